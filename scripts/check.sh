@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Exactly what CI runs: lint, types, the tests, and a short second leg on a newer Python with the newest jax.
+# Anyone can run it: `make check`. PYTHON, as for make, chooses the Python of the first leg.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+heading() { printf '\n== %s\n' "$*"; }
+
+heading "lint and types"
+make lint
+
+# XLA's GPU compiler, without CUDA and without a GPU: the tests that compile for an H100 need it.
+# It must be of the same version as jax.
+heading "the H100 compiler"
+make .venv/.installed-test
+jax_version=$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')
+.venv/bin/python -m pip install --quiet --disable-pip-version-check "jax-cuda13-plugin==$jax_version"
+
+heading "tests"
+make test
+
+# A second leg on Python 3.13 or 3.12 with the newest jax. A name on PATH may be a shim that does not start.
+newest=""
+for version in 3.13 3.12; do
+    candidates=("python$version")
+    if root=$(pyenv root 2>/dev/null); then
+        candidates+=("$root"/versions/"$version".*/bin/python)
+    fi
+    for candidate in "${candidates[@]}"; do
+        if [ -z "$newest" ] && "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            newest=$candidate
+        fi
+    done
+done
+
+if [ -z "$newest" ]; then
+    heading "SKIPPED: THE SECOND LEG. No Python 3.12 or 3.13 that starts was found (on PATH or under pyenv),"
+    echo "   so nothing here has run on the newest jax."
+    exit 0
+fi
+heading "second leg: $("$newest" --version) and the newest jax"
+make PYTHON="$newest" VENV=.venv-newest .venv-newest/.installed-test
+.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade jax flax optax
+.venv-newest/bin/python -c 'import jax; print("jax", jax.__version__)'
+make PYTHON="$newest" VENV=.venv-newest ARGS='-m "not slow and not processes"' test
