@@ -1,8 +1,8 @@
 """What runs when: pipeline schedules as plain values, without JAX.
 
-    >>> from jaxpipe import schedule
-    >>> schedule.one_f_one_b(4, 8).num_stages
-    4
+>>> from jaxpipe.schedule import make_schedule, simulate
+>>> simulate(make_schedule("1f1b", 4, 8)).makespan
+33.0
 """
 
 from jaxpipe.schedule.action import Action as Action
@@ -11,8 +11,27 @@ from jaxpipe.schedule.action import Kind as Kind
 from jaxpipe.schedule.costs import Costs as Costs
 from jaxpipe.schedule.dependencies import dependencies as dependencies
 from jaxpipe.schedule.gpipe import gpipe as gpipe
+from jaxpipe.schedule.live import peak_live as peak_live
+from jaxpipe.schedule.lower_bound import lower_bound as lower_bound
+from jaxpipe.schedule.messages import Messages as Messages
+from jaxpipe.schedule.messages import count_messages as count_messages
+from jaxpipe.schedule.names import make_schedule as make_schedule
+from jaxpipe.schedule.names import schedule_names as schedule_names
+from jaxpipe.schedule.notation import from_csv as from_csv
+from jaxpipe.schedule.notation import to_csv as to_csv
 from jaxpipe.schedule.one_f_one_b import one_f_one_b as one_f_one_b
 from jaxpipe.schedule.placement import Placement as Placement
+from jaxpipe.schedule.placement import bidirectional_placement as bidirectional_placement
 from jaxpipe.schedule.placement import loop_placement as loop_placement
+from jaxpipe.schedule.placement import v_placement as v_placement
 from jaxpipe.schedule.schedule import Backward as Backward
 from jaxpipe.schedule.schedule import Schedule as Schedule
+from jaxpipe.schedule.simulate import Simulation as Simulation
+from jaxpipe.schedule.simulate import simulate as simulate
+from jaxpipe.schedule.text import draw_text as draw_text
+from jaxpipe.schedule.validate import ScheduleError as ScheduleError
+from jaxpipe.schedule.validate import Violation as Violation
+from jaxpipe.schedule.validate import find_violations as find_violations
+from jaxpipe.schedule.validate import validate as validate
+from jaxpipe.schedule.walk import DeadlockError as DeadlockError
+from jaxpipe.schedule.walk import walk as walk

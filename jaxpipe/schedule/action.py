@@ -51,4 +51,4 @@ class Action(NamedTuple):
 
 
 Cell = tuple[Action, ...]
-"""What a device issues at once: one action, or several whose work may overlap (DualPipe's pairs)."""
+"""What a device issues at once: one action, or several whose work may overlap (as in DualPipe)."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.action import Action, Cell, Kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -11,7 +11,7 @@ class Costs:
 
     A device with `v` chunks spends `forward / v` on each of them, and a microbatch cut into `k`
     token slices costs `forward / k` a slice, so that schedules with different chunks and slices
-    compare at equal work.
+    compare at equal work. Stages or slices of unequal cost state their shares instead.
 
     Attributes:
         forward: F.
@@ -20,6 +20,13 @@ class Costs:
         recompute: R.
         hop: Time between the end of an action on one device and the moment its result is usable
             on the next one.
+        overlap: Of two actions issued together, how much of the shorter one hides behind the
+            longer: 0 when they might as well run one after the other, 1 when the longer alone
+            counts.
+        stage_shares: For every stage, its cost as a multiple of a device's whole share; empty when
+            every stage costs `1 / v` of it.
+        slice_shares: For every slice, its cost as a multiple of the microbatch's; empty when every
+            slice costs `1 / k` of it.
     """
 
     forward: float = 1.0
@@ -27,6 +34,24 @@ class Costs:
     backward_weight: float = 1.0
     recompute: float = 1.0
     hop: float = 0.0
+    overlap: float = 0.0
+    stage_shares: tuple[float, ...] = ()
+    slice_shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if not 0 <= number < float("inf"):
+                    raise ValueError(
+                        f"costs must be finite and not negative, but {field.name} is {value}; "
+                        "use 0 for what takes no time"
+                    )
+        if self.overlap > 1:
+            raise ValueError(
+                f"overlap is a share between 0 and 1, but is {self.overlap}; use overlap=1 when "
+                "the shorter of two actions hides behind the longer entirely"
+            )
 
     @property
     def per_microbatch(self) -> float:
@@ -51,4 +76,11 @@ class Costs:
 
     def of(self, action: Action, *, num_chunks: int = 1, num_slices: int = 1) -> float:
         """The cost of one action when a share has `num_chunks` chunks and `num_slices` slices."""
-        return self.of_kind(action.kind) / (num_chunks * num_slices)
+        stage_share = self.stage_shares[action.stage] if self.stage_shares else 1 / num_chunks
+        slice_share = self.slice_shares[action.slice] if self.slice_shares else 1 / num_slices
+        return self.of_kind(action.kind) * stage_share * slice_share
+
+    def of_cell(self, cell: Cell, *, num_chunks: int = 1, num_slices: int = 1) -> float:
+        """The time from the start of a cell to its end: less than the sum where actions overlap."""
+        costs = [self.of(action, num_chunks=num_chunks, num_slices=num_slices) for action in cell]
+        return sum(costs) - self.overlap * (sum(costs) - max(costs, default=0.0))

@@ -9,7 +9,8 @@ schedules have one path, which every microbatch takes:
 A bidirectional schedule (Chimera, DualPipe) has two, so that every stage lies on two devices; the
 first half of the microbatches takes the first path and the second half the other:
 
-    bidirectional, 4 devices     0 1 2 3  and  3 2 1 0
+    bidirectional, 4 devices, 4 stages    0 1 2 3          and  3 2 1 0
+    bidirectional, 4 devices, 8 stages    0 1 2 3 3 2 1 0  and  3 2 1 0 0 1 2 3
 """
 
 import dataclasses
@@ -31,6 +32,7 @@ class Placement:
 
     @property
     def num_stages(self) -> int:
+        """Stages of the model."""
         return len(self.paths[0])
 
     def path_of(self, microbatch: int) -> int:
@@ -49,3 +51,71 @@ class Placement:
 def loop_placement(num_devices: int, num_chunks: int = 1) -> Placement:
     """Stages dealt round and round the devices: stage `s` lies on device `s % num_devices`."""
     return Placement(name="loop", paths=(tuple(range(num_devices)) * num_chunks,))
+
+
+def v_placement(num_devices: int, num_chunks: int = 2) -> Placement:
+    """Stages laid forth and back over the devices: one V for two chunks, a wave for more.
+
+    Consecutive chunks meet on the same device, so that nothing is sent at the turns.
+
+    Example:
+        >>> v_placement(3).paths
+        ((0, 1, 2, 2, 1, 0),)
+    """
+    forth = tuple(range(num_devices))
+    path = sum((forth if chunk % 2 == 0 else forth[::-1] for chunk in range(num_chunks)), ())
+    return Placement(name="v", paths=(path,))
+
+
+def bidirectional_placement(
+    num_devices: int, num_microbatches: int, num_chunks: int = 1
+) -> Placement:
+    """Two mirrored `v_placement` paths; the second half of the microbatches takes the second.
+
+    Every stage lies on two devices, so the devices hold twice the weights. Of an odd number of
+    microbatches the first path takes one more.
+
+    Example:
+        >>> bidirectional_placement(4, 8)
+        Placement(name='bidirectional', paths=((0, 1, 2, 3), (3, 2, 1, 0)), path_starts=(0, 4))
+    """
+    (path,) = v_placement(num_devices, num_chunks).paths
+    mirrored = tuple(num_devices - 1 - device for device in path)
+    return Placement(
+        name="bidirectional",
+        paths=(path, mirrored),
+        path_starts=(0, -(-num_microbatches // 2)),
+    )
+
+
+PLACEMENT_NAMES = ("loop", "v", "bidirectional")
+
+
+def named_placement(
+    name: str, *, num_devices: int, num_stages: int, num_microbatches: int
+) -> Placement:
+    """The placement that a file or a user names.
+
+    Raises:
+        ValueError: If there is no such name, or the stages cannot be laid out like that.
+
+    Example:
+        >>> named_placement("v", num_devices=2, num_stages=4, num_microbatches=8).paths
+        ((0, 1, 1, 0),)
+    """
+    if name not in PLACEMENT_NAMES:
+        raise ValueError(f"placement={name!r} is unknown; use one of {', '.join(PLACEMENT_NAMES)}")
+    num_chunks, rest = divmod(num_stages, num_devices)
+    if rest or num_chunks == 0:
+        raise ValueError(
+            f"placement={name!r} gives every device equally many stages, but {num_stages} stages "
+            f"lie on {num_devices} devices; use {max(1, num_chunks) * num_devices} stages or list "
+            "the devices of the stages"
+        )
+    match name:
+        case "loop":
+            return loop_placement(num_devices, num_chunks)
+        case "v":
+            return v_placement(num_devices, num_chunks)
+        case _:
+            return bidirectional_placement(num_devices, num_microbatches, num_chunks)

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterator
-from typing import Self
+from typing import Any
 
 from jaxpipe.schedule.action import Action, Cell, Kind
 from jaxpipe.schedule.placement import Placement
@@ -52,6 +52,7 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
+        """Stages of the model."""
         return self.placement.num_stages
 
     @property
@@ -60,7 +61,7 @@ class Schedule:
         return -(-self.num_stages // self.num_devices)
 
     @classmethod
-    def of_actions(cls, rows: list[list[Action]], **fields) -> Self:
+    def of_actions(cls, rows: list[list[Action]], **fields: Any) -> "Schedule":
         """A schedule whose cells hold one action each."""
         return cls(rows=tuple(tuple((action,) for action in row) for row in rows), **fields)
 
@@ -96,6 +97,6 @@ class Schedule:
         }
 
     def __str__(self) -> str:
-        from jaxpipe.schedule.text import draw  # the drawing needs the simulator, which needs this
+        from jaxpipe.schedule.text import draw_text  # it needs the simulator, which needs this
 
-        return draw(self)
+        return draw_text(self)

@@ -1,7 +1,7 @@
 """The first question every generator asks: are the sizes whole numbers of at least one?"""
 
 
-def check_sizes(**sizes: int) -> None:
+def check_sizes(**sizes: object) -> None:
     """Raises unless every size is an `int` of at least 1.
 
     Raises:

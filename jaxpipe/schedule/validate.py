@@ -1,0 +1,384 @@
+"""The executable specification of a schedule: everything a legal one must satisfy.
+
+    sizes       one row per device, one entry of `backward` per stage, a placement on these devices
+    ids         stage, microbatch, slice and version of every action in range
+    place       every action on the device that holds its stage
+    complete    for every stage, microbatch and slice one F and what `backward` asks of the stage:
+                one BW or one B and one W (full), one B (input), nothing (none); at most one R,
+                and only where there is a backward; heads on all devices or on none
+    order       every action behind what it waits for in the same row, so slices ascend in F and
+                descend in B, R stands between F and B, and W behind B
+    acyclic     the devices do not wait for each other in a cycle
+    versions    a stage's updates make versions 1, 2, 3, ...; an action reads a version that exists,
+                and the backward of a microbatch the one its forward read
+    memory      no device keeps more activations than the cap, where one is given
+
+All violations are found in one go, each with its place and with what would repair it.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.dependencies import awaited_roles
+from jaxpipe.schedule.live import peak_live
+from jaxpipe.schedule.schedule import Backward, Schedule
+from jaxpipe.schedule.walk import DeadlockError, walk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Violation:
+    """One broken rule.
+
+    Attributes:
+        device: The row where it is broken; None where it concerns the schedule as a whole.
+        column: The cell of that row; None where it concerns the row as a whole.
+        problem: What is wrong.
+        hint: What would repair it.
+    """
+
+    device: int | None = None
+    column: int | None = None
+    problem: str
+    hint: str
+
+    def __str__(self) -> str:
+        place = "schedule" if self.device is None else f"device {self.device}"
+        column = "" if self.column is None else f", column {self.column}"
+        return f"{place}{column}: {self.problem}; {self.hint}"
+
+
+class ScheduleError(ValueError):
+    """A schedule breaks rules.
+
+    Attributes:
+        violations: All of them.
+    """
+
+    def __init__(self, name: str, violations: list[Violation]) -> None:
+        self.violations = tuple(violations)
+        count = "1 violation" if len(violations) == 1 else f"{len(violations)} violations"
+        lines = "\n".join(f"  {violation}" for violation in violations)
+        super().__init__(
+            f"schedule {name!r} has {count} (devices and columns counted from 0):\n{lines}"
+        )
+
+
+def validate(schedule: Schedule, *, activation_cap: int | None = None) -> None:
+    """Raises if a schedule breaks a rule, with every violation.
+
+    Args:
+        schedule: What to check.
+        activation_cap: The most activations a device may keep from F to W, in one stage's
+            activation of one slice.
+
+    Raises:
+        ScheduleError: If it breaks any.
+    """
+    violations = find_violations(schedule, activation_cap=activation_cap)
+    if violations:
+        raise ScheduleError(schedule.name, violations)
+
+
+def find_violations(schedule: Schedule, *, activation_cap: int | None = None) -> list[Violation]:
+    """All broken rules of a schedule; those that a coarser fault would only repeat are left out.
+
+    Example:
+        >>> import dataclasses
+        >>> from jaxpipe.schedule.gpipe import gpipe
+        >>> good = gpipe(1, 1)
+        >>> backwards = dataclasses.replace(good, rows=(good.rows[0][::-1],))
+        >>> print(*find_violations(backwards))
+        device 0, column 0: 0BW0 stands before 0F0, which it waits for; move it behind column 1
+    """
+    violations = list(_sizes(schedule))
+    if violations:
+        return violations  # ids and places mean nothing yet
+    violations += _ids_and_places(schedule)
+    if violations:
+        return violations  # neither does what is missing, or what waits for what
+    violations += _duplicates(schedule)
+    if violations:
+        return violations  # nor which of two equal actions is meant
+    violations += _completeness(schedule)
+    out_of_order = list(_order(schedule))
+    violations += out_of_order
+    if not out_of_order:
+        violations += _cycles(schedule)
+    violations += _versions(schedule)
+    if activation_cap is not None:
+        violations += _memory(schedule, activation_cap)
+    return violations
+
+
+def _cells(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
+    for device, row in enumerate(schedule.rows):
+        for column, cell in enumerate(row):
+            for action in cell:
+                yield device, column, action
+
+
+def _sizes(schedule: Schedule) -> Iterator[Violation]:
+    for name in ("num_devices", "num_microbatches", "num_slices"):
+        size = getattr(schedule, name)
+        if size < 1:
+            yield Violation(problem=f"{name} is {size}", hint="it must be at least 1")
+    for name, found, expected in (
+        ("rows", len(schedule.rows), schedule.num_devices),
+        ("backward", len(schedule.backward), schedule.num_stages),
+    ):
+        if found != expected:
+            what = "device" if name == "rows" else "stage"
+            yield Violation(
+                problem=f"{name} has {found} entries for {expected} {what}s",
+                hint=f"give one entry per {what}",
+            )
+    placement = schedule.placement
+    for index, path in enumerate(placement.paths):
+        if len(path) != placement.num_stages:
+            yield Violation(
+                problem=f"path {index} of the placement has {len(path)} stages and path 0 has "
+                f"{placement.num_stages}",
+                hint="every path leads through all stages",
+            )
+        for stage, device in enumerate(path):
+            if not 0 <= device < schedule.num_devices:
+                yield Violation(
+                    problem=f"path {index} of the placement puts stage {stage} on device {device}",
+                    hint=f"use a device from 0 to {schedule.num_devices - 1}",
+                )
+    starts = placement.path_starts
+    if len(starts) != len(placement.paths) or starts[0] != 0 or list(starts) != sorted(starts):
+        yield Violation(
+            problem=f"path_starts={starts} of the placement does not share out the microbatches "
+            f"among {len(placement.paths)} paths",
+            hint="give the first microbatch of each path, ascending from 0",
+        )
+
+
+def _ids_and_places(schedule: Schedule) -> Iterator[Violation]:
+    for device, row in enumerate(schedule.rows):
+        for column, cell in enumerate(row):
+            if not cell:
+                yield Violation(
+                    device=device,
+                    column=column,
+                    problem="the cell is empty",
+                    hint="leave idle cells out: a schedule holds order, not time",
+                )
+    for device, column, action in _cells(schedule):
+        problems = list(_problems_of_ids(schedule, action))
+        if not problems:
+            problems += _problems_of_place(schedule, device, action)
+        for problem, hint in problems:
+            yield Violation(device=device, column=column, problem=f"{action}: {problem}", hint=hint)
+
+
+def _problems_of_ids(schedule: Schedule, action: Action) -> Iterator[tuple[str, str]]:
+    kind, stage, microbatch, slice_, version = action
+    num_stages = schedule.num_devices if kind is Kind.H else schedule.num_stages
+    if not 0 <= stage < num_stages:
+        what = "vocabulary part" if kind is Kind.H else "stage"
+        yield f"there is no {what} {stage}", f"use one from 0 to {num_stages - 1}"
+    if kind is Kind.U:
+        if microbatch is not None:
+            yield "an update belongs to no microbatch", f"write {stage}U@<version>"
+        if version < 1:
+            yield f"an update cannot make version {version}", "make version 1 or later"
+    elif microbatch is None or not 0 <= microbatch < schedule.num_microbatches:
+        last = schedule.num_microbatches - 1
+        yield f"there is no microbatch {microbatch}", f"use one from 0 to {last}"
+    if not 0 <= slice_ < schedule.num_slices:
+        yield f"there is no slice {slice_}", f"use one from 0 to {schedule.num_slices - 1}"
+    if version < 0:
+        yield f"there is no version {version}", "use 0, the initial weights, or a later one"
+
+
+def _problems_of_place(
+    schedule: Schedule, device: int, action: Action
+) -> Iterator[tuple[str, str]]:
+    if action.kind is Kind.H:
+        placed = action.stage
+    else:
+        placed = schedule.placement.device(action.stage, action.microbatch or 0)
+    if action.kind is Kind.U and any(
+        path[action.stage] == device for path in schedule.placement.paths
+    ):
+        return
+    if placed != device:
+        yield f"its place is device {placed}", f"move it to row {placed}"
+
+
+def _duplicates(schedule: Schedule) -> Iterator[Violation]:
+    first: dict[Action, tuple[int, int]] = {}
+    for device, column, action in _cells(schedule):
+        # The same work at another version of the weights is the same work; updates differ by it.
+        same = action if action.kind is Kind.U else action._replace(version=0)
+        if same in first:
+            other = first[same]
+            yield Violation(
+                device=device,
+                column=column,
+                problem=f"{action} stands on device {other[0]}, column {other[1]} already",
+                hint="remove one of the two",
+            )
+        first.setdefault(same, (device, column))
+
+
+def _completeness(schedule: Schedule) -> Iterator[Violation]:
+    by_role = schedule.by_role
+    any_heads = any(role[0] == "H" for role in by_role)
+    for microbatch in range(schedule.num_microbatches):
+        for slice_ in range(schedule.num_slices):
+            if any_heads:
+                for part in range(schedule.num_devices):
+                    if ("H", part, microbatch, slice_) not in by_role:
+                        yield _missing(part, Action(Kind.H, part, microbatch, slice_))
+            for stage in range(schedule.num_stages):
+                yield from _completeness_of(schedule, stage, microbatch, slice_)
+
+
+def _completeness_of(
+    schedule: Schedule, stage: int, microbatch: int, slice_: int
+) -> Iterator[Violation]:
+    by_role, positions = schedule.by_role, schedule.positions
+    backward = schedule.backward[stage]
+    forward, input_, weight, recompute = (
+        by_role.get((role, stage, microbatch, slice_)) for role in "FBWR"
+    )
+    # A BW answers to both roles; a B beside it has been overwritten, so the actions are looked up.
+    named = {
+        kind: Action(kind, stage, microbatch, slice_, forward.version if forward else 0)
+        for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)
+    }
+    fused = named[Kind.BW] in positions
+    device = schedule.placement.device(stage, microbatch)
+
+    def too_many(action: Action, why: str) -> Violation:
+        on, column = positions[action]
+        return Violation(device=on, column=column, problem=f"{action} {why}", hint="remove it")
+
+    if forward is None:
+        yield _missing(device, named[Kind.F])
+    match backward:
+        case Backward.FULL:
+            if fused:
+                for kind in (Kind.B, Kind.W):
+                    if named[kind] in positions:
+                        yield too_many(named[kind], f"repeats what {named[Kind.BW]} does")
+            elif input_ is None and weight is None:
+                yield _missing(device, named[Kind.BW], " (or its B and W)")
+            elif input_ is None:
+                yield _missing(device, named[Kind.B])
+            elif weight is None:
+                yield _missing(device, named[Kind.W])
+        case Backward.INPUT:
+            if input_ is None:
+                yield _missing(device, named[Kind.B])
+            elif weight is not None:
+                yield too_many(weight, f"computes weight gradients of frozen stage {stage}")
+        case Backward.NONE:
+            for action in dict.fromkeys((input_, weight, recompute)):
+                if action is not None:
+                    yield too_many(action, f"is not wanted: stage {stage} has no backward")
+
+
+def _missing(device: int, action: Action, also: str = "") -> Violation:
+    return Violation(
+        device=device, problem=f"{action}{also} is missing", hint=f"add it to row {device}"
+    )
+
+
+def _order(schedule: Schedule) -> Iterator[Violation]:
+    by_role, positions = schedule.by_role, schedule.positions
+    for device, column, action in _cells(schedule):
+        for role in awaited_roles(schedule, action):
+            awaited = by_role.get(role)
+            if awaited is None:
+                continue
+            on, at = positions[awaited]
+            if on != device or at < column:
+                continue
+            if at == column:
+                yield Violation(
+                    device=device,
+                    column=column,
+                    problem=f"{action} is issued together with {awaited}, which it waits for",
+                    hint=f"give it a cell of its own behind column {at}",
+                )
+            else:
+                yield Violation(
+                    device=device,
+                    column=column,
+                    problem=f"{action} stands before {awaited}, which it waits for",
+                    hint=f"move it behind column {at}",
+                )
+
+
+def _cycles(schedule: Schedule) -> Iterator[Violation]:
+    by_role = schedule.by_role
+
+    def awaited_by(schedule: Schedule, action: Action) -> list[Action]:
+        return [by_role[role] for role in awaited_roles(schedule, action) if role in by_role]
+
+    try:
+        for _ in walk(schedule, awaited_by):
+            pass
+    except DeadlockError as deadlock:
+        yield Violation(
+            device=deadlock.device,
+            column=deadlock.column,
+            problem="devices wait for each other in a cycle, each for the next and the last for "
+            f"the first: {' -> '.join(deadlock.links)}",
+            hint="issue one of them earlier in its row",
+        )
+
+
+def _versions(schedule: Schedule) -> Iterator[Violation]:
+    newest: Counter[tuple[int, int]] = Counter()
+    by_role = schedule.by_role
+    for device, column, action in _cells(schedule):
+        kind, stage, microbatch, slice_, version = action
+        if kind is Kind.U:
+            newest[device, stage] += 1
+            if version != newest[device, stage]:
+                yield Violation(
+                    device=device,
+                    column=column,
+                    problem=f"{action} makes version {version} of stage {stage} where version "
+                    f"{newest[device, stage]} comes next",
+                    hint=f"number the updates of a stage 1, 2, 3, ...: {newest[device, stage]}",
+                )
+            continue
+        if version > newest[device, stage] and ("U", stage, None, version) not in by_role:
+            yield Violation(
+                device=device,
+                column=column,
+                problem=f"{action} reads version {version}, which no update of stage {stage} makes",
+                hint=f"read version {newest[device, stage]}, or add the update before it",
+            )
+        forward = by_role.get(("F", stage, microbatch, slice_))
+        if (
+            kind in (Kind.B, Kind.BW, Kind.W, Kind.R)
+            and forward is not None
+            and version != forward.version
+        ):
+            yield Violation(
+                device=device,
+                column=column,
+                problem=f"{action} reads version {version}, but {forward} read version "
+                f"{forward.version}",
+                hint=f"read version {forward.version}: a gradient belongs to the weights of its "
+                "forward",
+            )
+
+
+def _memory(schedule: Schedule, activation_cap: int) -> Iterator[Violation]:
+    for device, peak in enumerate(peak_live(schedule, until=Kind.W)):
+        if peak > activation_cap:
+            yield Violation(
+                device=device,
+                problem=f"{peak} activations are alive at once, and the cap is {activation_cap}",
+                hint="issue backwards earlier, or raise the cap",
+            )
