@@ -11,8 +11,8 @@ actions issued together stand as `(1F3;0BW2)OVERLAP`. Empty cells are skipped.
 
 The header states what the cells cannot: the placement, which is a name (`loop`, `v`,
 `bidirectional`) or the device of every stage (`0.1.1.0`; several paths as
-`0.1@0|1.0@4`, each with its first microbatch). Left out, `stages` and `slices` are read off the
-cells, and so is `backward`. A file without header is read only if every stage `s` of its `P` rows
+`0.1@0|1.0@4`, each with its first microbatch). Left out, `slices` is 1, and `stages` and `backward`
+are read off the cells. A file without header is read only if every stage `s` of its `P` rows
 stands on row `s % P`, or the placement is given.
 """
 
@@ -92,7 +92,7 @@ def from_csv(
     if not lines:
         raise ValueError("the schedule file is empty; its first line is '# jaxpipe-schedule 1 ...'")
     fields: dict[str, str] | None = None
-    if lines[0].lstrip().startswith("#"):
+    if lines[0].lstrip(' \t"').startswith("#"):
         fields = _read_header(lines.pop(0))
         name = unquote(fields.get("name", name))
     rows = _read_rows(lines, name)
@@ -209,6 +209,7 @@ def _assemble(
         "slices": max((action.slice for action in actions), default=0) + 1,
     }
     if fields is not None:
+        found["slices"] = 1
         found |= {size: int(fields[size]) for size in found if size in fields}
         rows += ((),) * (found["devices"] - len(rows))  # idle devices at the end
         if placement is None:

@@ -48,7 +48,7 @@ class Schedule:
     placement: Placement
     num_slices: int = 1
     backward: tuple[Backward, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...] = dataclasses.field(repr=False)
 
     @property
     def num_stages(self) -> int:
