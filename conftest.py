@@ -8,10 +8,14 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-# Both are read when jax is first imported. With the CUDA plugin installed but no GPU (it brings the
+# These are read when jax is first imported or used. With the CUDA plugin installed but no GPU (it brings the
 # H100 compiler that some tests use) jax must neither look for a GPU nor complain about CUDA.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+# On CPU a program that waits in a collective keeps its thread. With as few threads as cores, two
+# programs under way on 8 devices can wait for each other, until XLA aborts the process. XLA admits
+# 32 programs per device, so this many threads are always enough.
+os.environ.setdefault("PJRT_NPROC", str(32 * 8))
 
 import jax
 import jaxtyping

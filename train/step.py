@@ -1,0 +1,86 @@
+"""One optimizer step as one compiled program, and the state that it updates in place."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxpipe import Params, Pipeline
+from train.data import Batch
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """What a step reads and replaces.
+
+    Attributes:
+        params: Parameters in pipeline layout.
+        optimizer: The optimizer's state; its moments have the layout of the parameters.
+    """
+
+    params: Params
+    optimizer: optax.OptState
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step tells.
+
+    Attributes:
+        loss: Weighted mean over the whole batch, before the update.
+        gradient_norm: Over all stages, before clipping.
+    """
+
+    loss: jax.Array
+    gradient_norm: jax.Array
+
+
+TrainStep = Callable[[TrainState, Batch, int], tuple[TrainState, StepResult]]
+
+
+def initial_state(params: Params, optimizer: optax.GradientTransformationExtraArgs) -> TrainState:
+    """The state before the first step; moments lie where their parameters do."""
+    param_shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+    mesh = jax.tree.leaves(param_shardings)[0].mesh
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shardings = jax.tree.map(
+        lambda node: param_shardings if isinstance(node, Params) else everywhere,
+        jax.eval_shape(optimizer.init, params),
+        is_leaf=lambda node: isinstance(node, Params),
+    )
+    moments = jax.jit(optimizer.init, out_shardings=shardings)(params)
+    return TrainState(params=params, optimizer=moments)
+
+
+def build_train_step(
+    pipeline: Pipeline,
+    optimizer: optax.GradientTransformationExtraArgs,
+    state: TrainState,
+    *,
+    seed: int,
+) -> TrainStep:
+    """Makes `train_step(state, batch, step) -> (state, result)`, which consumes its state.
+
+    Args:
+        pipeline: The model.
+        optimizer: What turns gradients into updates.
+        state: A state as the step will get it. What comes out lies where it lay, so that the
+            second step needs no second compilation.
+        seed: Decides dropout, together with the number of the step.
+    """
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+
+    def train_step(state: TrainState, batch: Any, step: Any) -> tuple[TrainState, StepResult]:
+        key = jax.random.fold_in(jax.random.key(seed), step)
+        (loss, _), gradients = pipeline.value_and_grad(state.params, batch, key)
+        updates, moments = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        result = StepResult(loss=loss, gradient_norm=optax.global_norm(gradients))
+        return TrainState(params=params, optimizer=moments), result
+
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
