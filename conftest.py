@@ -8,8 +8,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-# These are read when jax is first imported or used. With the CUDA plugin installed but no GPU (it brings the
-# H100 compiler that some tests use) jax must neither look for a GPU nor complain about CUDA.
+# These are read when jax is first imported or used. With the CUDA plugin installed but no GPU (it
+# brings the H100 compiler that some tests use) jax must neither look for a GPU nor complain.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 # On CPU a program that waits in a collective keeps its thread. With as few threads as cores, two

@@ -1,14 +1,15 @@
 """Checkpoints in layer order: saved from any layout, loaded into any other.
 
-A pipeline keeps its parameters per device, padded and permuted. A checkpoint that did the same could
-be loaded by the same number of stages only. So everything goes through `from_pipeline` on the way
-out and through `to_pipeline` on the way in, and a checkpoint knows nothing of stages: it is a flat
-dict from paths such as `params/blocks/attention/query/kernel` to arrays `[num_layers, ...]`, whatever
-classes the state was made of.
+A pipeline keeps its parameters per device, padded and permuted. A checkpoint that did the same
+could be loaded by the same number of stages only. So everything goes through `from_pipeline` on the
+way out and through `to_pipeline` on the way in, and a checkpoint knows nothing of stages: it is a
+flat dict from paths such as `params/blocks/attention/query/kernel` to arrays `[num_layers, ...]`,
+whatever classes the state was made of.
 
-Saving is asynchronous (the arrays are copied before `save` returns, and written while the caller goes
-on) and atomic (a checkpoint appears under its name only when all of it is written), both through
-Orbax. The cost: every process reads whole arrays when it loads, and lays out its share afterwards.
+Saving is asynchronous (the arrays are copied before `save` returns, and written while the caller
+goes on) and atomic (a checkpoint appears under its name only when all of it is written), both
+through Orbax. The cost: every process reads whole arrays when it loads, and lays out its share
+afterwards.
 """
 
 import pathlib
@@ -52,7 +53,15 @@ class Checkpoints:
     def __init__(self, folder: str | pathlib.Path, *, keep: int | None = None) -> None:
         self._folder = pathlib.Path(folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
-        self._manager = ocp.CheckpointManager(self._folder.absolute(), options=options)
+        self._manager = ocp.CheckpointManager(
+            self._folder.absolute(),
+            options=options,
+            # Named here, so that a checkpoint can be looked at before anything was saved.
+            item_handlers={
+                "state": ocp.StandardCheckpointHandler(),
+                "notes": ocp.JsonCheckpointHandler(),
+            },
+        )
 
     def steps(self) -> list[int]:
         """The steps that can be restored, ascending."""

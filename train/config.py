@@ -187,6 +187,13 @@ class Config:
                 f"model.max_sequence_length={self.model.max_sequence_length}; shorten the one or "
                 "raise the other"
             )
+        if rest := self.training.batch_size % self.mesh.data:
+            below = self.training.batch_size - rest
+            nearest = " or ".join(str(size) for size in (below, below + self.mesh.data) if size)
+            raise ValueError(
+                f"training.batch_size={self.training.batch_size} cannot be split over mesh.data="
+                f"{self.mesh.data} replicas; use a batch of {nearest}"
+            )
         if self.optimizer.warmup_steps >= self.training.steps:
             raise ValueError(
                 f"optimizer.warmup_steps={self.optimizer.warmup_steps} must be fewer than "
@@ -223,7 +230,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
     """Reads the config file named first, then lays the rest of the command line over it.
 
     Raises:
-        UserError: No file is named, or it holds no valid run.
+        UserError: No file is named, it holds no valid run, or the settings do not fit together.
         SystemExit: The command line holds an unknown setting or a wrong value (status 2), or asks
             for help (status 0).
     """
@@ -233,14 +240,18 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
             f"[--a.b VALUE ...]; python -m {program} CONFIG --help lists every setting"
         )
     file, *rest = arguments
-    return tyro.cli(
-        Arguments,
-        prog=f"python -m {program} {file}",
-        description=f"Settings not given here are those of {file}.",
-        default=Arguments(config=load_config(pathlib.Path(file))),
-        args=rest,
-        use_underscores=True,
-    )
+    default = Arguments(config=load_config(pathlib.Path(file)))
+    try:
+        return tyro.cli(
+            Arguments,
+            prog=f"python -m {program} {file}",
+            description=f"Settings not given here are those of {file}.",
+            default=default,
+            args=rest,
+            use_underscores=True,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def load_config(path: pathlib.Path) -> Config:

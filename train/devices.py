@@ -10,8 +10,8 @@ from train.config import MeshConfig
 from train.user_error import UserError
 
 # XLA lets this many programs per device be under way at once. On CPU each of them takes a thread,
-# and a thread that waits in a collective keeps it: with fewer threads two programs can wait for each
-# other, and XLA aborts the process after a minute.
+# and keeps it while it waits in a collective: with fewer threads two programs can wait for each
+# other, until XLA aborts the process.
 _PROGRAMS_IN_FLIGHT = 32
 
 

@@ -1,8 +1,10 @@
-"""AdamW over a pipeline's parameters: warm-up, cosine, clipping over all stages, no decay on vectors.
+"""AdamW over the parameters of a pipeline.
 
-The optimizer works on parameters in pipeline layout, where a block's leaf has three leading dims
-(device, chunk, layer). Padded layers have gradients of zero, so they add nothing to the norm and
-never move; embedding and head are single arrays, replicated, so they count once.
+With a warm-up and a cosine, gradients clipped by their norm over all stages, no decay on vectors.
+
+Parameters are in pipeline layout, where a block's leaf has three leading dims (device, chunk,
+layer). Padded layers have gradients of zero, so they add nothing to the norm and never move;
+embedding and head are single arrays, replicated, so they count once.
 
 Loshchilov and Hutter, 2019, Decoupled Weight Decay Regularization, arXiv 1711.05101.
 """

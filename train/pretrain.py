@@ -11,6 +11,7 @@ and the same command with `--resume` goes on with the very losses it would have 
 """
 
 import math
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -64,11 +65,11 @@ class Pretraining:
     def describe(self) -> str:
         """What is about to run: the text, the devices, and the plan of a step."""
         devices = self.pipeline.spec.mesh.devices.ravel()
-        megabytes = len(self.corpus.training) / 1e6, len(self.corpus.held_out) / 1e6
+        corpus = self.corpus
         return "\n".join(
             [
-                f"text     {self.corpus.description}: {megabytes[0]:.2f} MB to train on, "
-                f"{megabytes[1]:.2f} MB held out, fingerprint {self.corpus.fingerprint}",
+                f"text     {corpus.description}: {len(corpus.training):,} bytes to train on, "
+                f"{len(corpus.held_out):,} held out, fingerprint {corpus.fingerprint}",
                 f"devices  {len(devices)} x {devices[0].device_kind}",
                 f"folder   {self.folder.path}",
                 "",
@@ -223,6 +224,8 @@ def pretrain(config: Config, folder: RunFolder, *, resume: bool) -> int:
     simulate_devices(config.mesh)
     corpus = load_corpus(config.data.path, held_out_percent=config.data.held_out_percent)
     run = Pretraining(config, folder, corpus)
+    description = run.describe()
+    # Nothing is written before here: a run that cannot start leaves no folder behind.
     with Checkpoints(
         folder.checkpoint_folder, keep=config.training.keep_checkpoints
     ) as checkpoints:
@@ -230,7 +233,7 @@ def pretrain(config: Config, folder: RunFolder, *, resume: bool) -> int:
             run.restore(checkpoints)
         folder.write_config(config)
         metrics = MetricsFile(folder.metrics_file, last_step=run.step)
-        run.progress.say(run.describe())
+        run.progress.say(description)
         if resume:
             changed = "".join(f"; {change}" for change in changes)
             run.progress.say(f"resumed after step {run.step}{changed}")
@@ -254,6 +257,9 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the first step; later ones are an `Interrupt`
+        print("interrupted before the first step, nothing to save", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":
