@@ -1,0 +1,101 @@
+"""How long the values of a lowered schedule live, pool by pool.
+
+A pool holds values of one kind and size on one device. Which values there are follows from the
+actions:
+
+    activation        what F reads: from its arrival (or from the F before it on the same device)
+    input             what R starts from: from F until R (only where R stands in the schedule)
+    stash             what the backward reads: from F, or from R, until B or BW
+    weight_stash      what W reads of the forward: from F, or from R, until W (only where B and W
+                      are split)
+    gradient          what B or BW starts from: from its arrival; on the last stage from F, which
+                      runs the head and leaves the gradient of its loss
+    weight_gradient   what W reads of the backward: from B until W
+
+Moments: tick `t` has the moments `t * width + 0`, when messages arrive, and `+ 1 + slot` for the
+slots of the tick form, so a slot of a pool that was read in a tick can be filled again by the next
+tick's message.
+"""
+
+import enum
+from collections import defaultdict
+
+from jaxpipe.lower.slots import Lifetime
+from jaxpipe.lower.ticks import TickForm
+from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.schedule import Schedule
+
+
+class Pool(enum.StrEnum):
+    """The kinds of values that outlive an action."""
+
+    ACTIVATION = "activation"
+    INPUT = "input"
+    STASH = "stash"
+    WEIGHT_STASH = "weight_stash"
+    GRADIENT = "gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+
+
+def lifetimes(
+    schedule: Schedule, ticks: dict[Action, int], form: TickForm, *, hop_ticks: int = 0
+) -> dict[Pool, list[list[Lifetime]]]:
+    """For every pool and device, the lifetimes of its values.
+
+    Values are named by the action that reads them last, except that the stashes are named by the
+    F that fills them.
+    """
+    width = len(form.value) + 1
+    found: defaultdict[Pool, list[list[Lifetime]]] = defaultdict(
+        lambda: [[] for _ in range(schedule.num_devices)]
+    )
+
+    def moment(action: Action) -> int:
+        return ticks[action] * width + 1 + form.slot_of(action.kind)
+
+    def arrival(sender: Action, device: int) -> int:
+        if schedule.positions[sender][0] == device:
+            return moment(sender)
+        return (ticks[sender] + 1 + hop_ticks) * width
+
+    for device in range(schedule.num_devices):
+        for action in schedule.actions(device):
+            match action.kind:
+                case Kind.F if action.stage > 0:
+                    sender = _neighbour(schedule, action, "F", -1)
+                    life = Lifetime(action, arrival(sender, device), moment(action))
+                    found[Pool.ACTIVATION][device].append(life)
+                case Kind.R:
+                    forward = _neighbour(schedule, action, "F")
+                    life = Lifetime(action, moment(forward), moment(action))
+                    found[Pool.INPUT][device].append(life)
+                case Kind.B | Kind.BW:
+                    forward = _neighbour(schedule, action, "F")
+                    filled = moment(_stash_writer(schedule, action))
+                    found[Pool.STASH][device].append(Lifetime(forward, filled, moment(action)))
+                    if action.stage + 1 < schedule.num_stages:
+                        sender = _neighbour(schedule, action, "B", +1)
+                        arrived = arrival(sender, device)
+                    else:
+                        arrived = moment(forward)
+                    found[Pool.GRADIENT][device].append(Lifetime(action, arrived, moment(action)))
+                case Kind.W:
+                    forward = _neighbour(schedule, action, "F")
+                    backward = _neighbour(schedule, action, "B")
+                    filled = moment(_stash_writer(schedule, action))
+                    end = moment(action)
+                    found[Pool.WEIGHT_STASH][device].append(Lifetime(forward, filled, end))
+                    kept = Lifetime(action, moment(backward), end)
+                    found[Pool.WEIGHT_GRADIENT][device].append(kept)
+    return dict(found)
+
+
+def _neighbour(schedule: Schedule, action: Action, role: str, step: int = 0) -> Action:
+    """The action of `role` for the same microbatch and slice, `step` stages away."""
+    return schedule.by_role[role, action.stage + step, action.microbatch, action.slice]
+
+
+def _stash_writer(schedule: Schedule, action: Action) -> Action:
+    """The action that fills the stash `action` reads: R where there is one, else F."""
+    recompute = schedule.by_role.get(("R", action.stage, action.microbatch, action.slice))
+    return recompute or _neighbour(schedule, action, "F")

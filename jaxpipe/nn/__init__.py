@@ -1,0 +1,3 @@
+"""Flax models as pipelines."""
+
+from jaxpipe.nn.pipeline import Pipeline as Pipeline
