@@ -21,6 +21,8 @@ import jax
 import jaxtyping
 import pytest
 
+import tests.typechecker
+
 ROOT = pathlib.Path(__file__).parent
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -31,7 +33,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Shapes and dtypes in jaxpipe's signatures are checked at run time, here and nowhere else.
-jaxtyping.install_import_hook("jaxpipe", "beartype.beartype")
+CHECKER = tests.typechecker.check
+jaxtyping.install_import_hook("jaxpipe", f"{CHECKER.__module__}.{CHECKER.__name__}")
 
 # Our own layers must not promote dtypes silently. Layers of flax and optax do, so the tests of
 # whole models and of training run without.

@@ -15,25 +15,15 @@ afterwards.
 import pathlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxpipe.runtime.pipeline import FunctionalPipeline
+
 State = TypeVar("State")
-
-
-class ParameterLayout(Protocol):
-    """What turns pipeline layout into layer order and back: a `jaxpipe.Pipeline`."""
-
-    def from_pipeline(self, tree: Any) -> Any:
-        """Every `Params` in `tree` in layer order, without padding."""
-        ...
-
-    def to_pipeline(self, tree: Any) -> Any:
-        """Every `Params` in `tree` padded and sharded."""
-        ...
 
 
 class CheckpointError(ValueError):
@@ -72,20 +62,20 @@ class Checkpoints:
         step: int,
         state: Any,
         *,
-        layout: ParameterLayout,
+        pipeline: FunctionalPipeline,
         notes: Mapping[str, Any] | None = None,
     ) -> None:
         """Begins to save. The caller may overwrite or donate `state` as soon as this returns.
 
         Args:
             step: Its name. A step that is saved already is left as it is.
-            state: Any pytree of arrays; what lies in a `Params` is in pipeline layout.
-            layout: The pipeline it belongs to.
+            state: Any pytree of arrays; what lies in a `Params` is in pipeline pipeline.
+            pipeline: The pipeline it belongs to.
             notes: JSON kept beside the arrays: seeds, positions in the data, fingerprints.
         """
         if step in self._manager.all_steps():
             return
-        arrays = _flat(layout.from_pipeline(state))
+        arrays = _flat(pipeline.from_pipeline(state))
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -94,21 +84,21 @@ class Checkpoints:
             ),
         )
 
-    def restore(self, step: int, like: State, *, layout: ParameterLayout) -> State:
+    def restore(self, step: int, like: State, *, pipeline: FunctionalPipeline) -> State:
         """The saved state, laid out for another pipeline or the same one.
 
         Args:
             step: One of `steps()`.
             like: A state such as the one that was saved, in the layout wanted now: its values are
                 not read, but its structure, shapes, dtypes and shardings are.
-            layout: The pipeline that `like` belongs to.
+            pipeline: The pipeline that `like` belongs to.
 
         Raises:
             CheckpointError: The step is not there, or its arrays are not those of `like`; every
                 difference is listed.
         """
         self._check_step(step)
-        wanted = jax.eval_shape(layout.from_pipeline, like)
+        wanted = jax.eval_shape(pipeline.from_pipeline, like)
         arrays, treedef = _flat(wanted), jax.tree.structure(wanted)
         self._check_arrays(step, arrays)
         # NumPy arrays are read as they are, and placed once, by `to_pipeline`.
@@ -119,11 +109,11 @@ class Checkpoints:
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(state=ocp.args.StandardRestore(empty)),  # pyright: ignore[reportCallIssue]
-        ).state
+        )["state"]
         in_layer_order = jax.tree.unflatten(treedef, [restored[path] for path in arrays])
         return jax.tree.map(
             lambda leaf, place: jax.device_put(leaf, place.sharding),
-            layout.to_pipeline(in_layer_order),
+            pipeline.to_pipeline(in_layer_order),
             like,
         )
 
@@ -137,7 +127,17 @@ class Checkpoints:
         return self._manager.restore(
             step,
             args=ocp.args.Composite(notes=ocp.args.JsonRestore()),  # pyright: ignore[reportCallIssue]
-        ).notes
+        )["notes"]
+
+    def shapes(self, step: int) -> dict[str, str]:
+        """What arrays there are: dtype and shape by path, such as `float32[12, 768, 768]`.
+
+        Raises:
+            CheckpointError: The step is not there.
+        """
+        self._check_step(step)
+        saved: Mapping[str, Any] = self._manager.item_metadata(step)["state"].tree
+        return {path: _shape(array) for path, array in sorted(saved.items())}
 
     def close(self) -> None:
         """Waits until everything is written."""
@@ -155,20 +155,21 @@ class Checkpoints:
         self.close()
 
     def _check_step(self, step: int) -> None:
+        self._manager.wait_until_finished()  # it may still be under way
         steps = self.steps()
         if step not in steps:
             there = f"there are {', '.join(map(str, steps))}" if steps else "there are none"
             raise CheckpointError(f"{self._folder} has no checkpoint of step {step}: {there}")
 
     def _check_arrays(self, step: int, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-        saved: Mapping[str, Any] = self._manager.item_metadata(step).state.tree
+        saved = self.shapes(step)
         problems = [f"- {path} is missing" for path in wanted if path not in saved]
         problems += [f"- {path} has no place in it" for path in saved if path not in wanted]
         for path in wanted:
             if path in saved:
-                found, asked = _kind(saved[path]), _kind(wanted[path])
-                if found != asked:
-                    problems.append(f"- {path} is {found}, and {asked} is wanted")
+                asked = _shape(wanted[path])
+                if saved[path] != asked:
+                    problems.append(f"- {path} is {saved[path]}, and {asked} is wanted")
         if problems:
             raise CheckpointError(
                 "\n".join(
@@ -188,5 +189,5 @@ def _flat(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _kind(array: Any) -> str:
+def _shape(array: Any) -> str:
     return f"{np.dtype(array.dtype).name}{list(array.shape)}"

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from jaxpipe.checkpoint import CheckpointError, Checkpoints
 from train.build import build_pipeline, initial_params
@@ -105,7 +106,7 @@ class Pretraining:
                 f"the run in {self.folder.path} has done {step} steps already, and "
                 f"training.steps={self.config.training.steps}; ask for more"
             )
-        self.state = checkpoints.restore(step, self.state, layout=self.pipeline)
+        self.state = checkpoints.restore(step, self.state, pipeline=self.pipeline)
         self.batches.resume(notes["position"])
         self.step = step
 
@@ -117,7 +118,7 @@ class Pretraining:
             "position": self.batches.position(),
             "seed": self.config.seed,
         }
-        checkpoints.save(self.step, self.state, layout=self.pipeline, notes=notes)
+        checkpoints.save(self.step, self.state, pipeline=self.pipeline, notes=notes)
 
     def evaluate(self) -> float:
         """Mean loss over all held-out tokens."""
@@ -151,7 +152,7 @@ class Pretraining:
                     metrics,
                     loss=float(result.loss),
                     gradient_norm=float(result.gradient_norm),
-                    learning_rate=float(learning_rate(self.step - 1)),
+                    learning_rate=float(np.asarray(learning_rate(self.step - 1))),
                     seconds_per_step=clock.lap(),
                 )
             if is_last or self.step % config.eval_every == 0:

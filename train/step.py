@@ -77,9 +77,11 @@ def build_train_step(
 
     def train_step(state: TrainState, batch: Any, step: Any) -> tuple[TrainState, StepResult]:
         key = jax.random.fold_in(jax.random.key(seed), step)
-        (loss, _), gradients = pipeline.value_and_grad(state.params, batch, key)
-        updates, moments = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params: Any = state.params  # optax's types know no pytree of one's own
+        gradients: Any
+        (loss, _), gradients = pipeline.value_and_grad(params, batch, key)
+        updates, moments = optimizer.update(gradients, state.optimizer, params)
+        params = optax.apply_updates(params, updates)
         result = StepResult(loss=loss, gradient_norm=optax.global_norm(gradients))
         return TrainState(params=params, optimizer=moments), result
 
