@@ -82,7 +82,7 @@ def build_train_step(
         (loss, _), gradients = pipeline.value_and_grad(params, batch, key)
         updates, moments = optimizer.update(gradients, state.optimizer, params)
         params = optax.apply_updates(params, updates)
-        result = StepResult(loss=loss, gradient_norm=optax.global_norm(gradients))
+        result = StepResult(loss=loss, gradient_norm=optax.tree.norm(gradients))
         return TrainState(params=params, optimizer=moments), result
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
