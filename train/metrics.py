@@ -85,13 +85,13 @@ class Progress:
 
     Args:
         num_steps: Steps of the run.
-        stream: Where to write.
+        stream: Where to write; None for the standard output.
     """
 
-    def __init__(self, *, num_steps: int, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, *, num_steps: int, stream: TextIO | None = None) -> None:
         self._num_steps = num_steps
-        self._stream = stream
-        self._is_terminal = stream.isatty()
+        self._stream = sys.stdout if stream is None else stream
+        self._is_terminal = self._stream.isatty()
         self._open_length = 0
 
     def update(
