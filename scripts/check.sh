@@ -7,17 +7,23 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 heading() { printf '\n== %s\n' "$*"; }
 
 heading "lint and types"
-make lint
+make --no-print-directory lint
 
-# XLA's GPU compiler, without CUDA and without a GPU: the tests that compile for an H100 need it.
-# It must be of the same version as jax.
+# XLA's GPU compiler, without CUDA and without a GPU: the tests that compile for an H100 need it, in the
+# version of jax. It stays out of .venv, where jax would look for CUDA whenever it starts.
 heading "the H100 compiler"
-make .venv/.installed-test
-jax_version=$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')
-.venv/bin/python -m pip install --quiet --disable-pip-version-check "jax-cuda13-plugin==$jax_version"
+make --no-print-directory .venv/.installed-test
+version=$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')
+compiler=$PWD/.cache/h100-compiler-$version
+if [ ! -e "$compiler/.installed" ]; then
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+        --target "$compiler" "jax-cuda13-plugin==$version" "jax-cuda13-pjrt==$version"
+    touch "$compiler/.installed"
+fi
+echo "jax-cuda13-plugin $version"
 
 heading "tests"
-make test
+PYTHONPATH=$compiler make --no-print-directory test
 
 # A second leg on Python 3.13 or 3.12 with the newest jax. A name on PATH may be a shim that does not start.
 newest=""
@@ -39,7 +45,7 @@ if [ -z "$newest" ]; then
     exit 0
 fi
 heading "second leg: $("$newest" --version) and the newest jax"
-make PYTHON="$newest" VENV=.venv-newest .venv-newest/.installed-test
+make --no-print-directory PYTHON="$newest" VENV=.venv-newest .venv-newest/.installed-test
 .venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade jax flax optax
 .venv-newest/bin/python -c 'import jax; print("jax", jax.__version__)'
-make PYTHON="$newest" VENV=.venv-newest ARGS='-m "not slow and not processes"' test
+make --no-print-directory PYTHON="$newest" VENV=.venv-newest ARGS='-m "not slow and not processes"' test
