@@ -10,6 +10,7 @@ from jaxpipe.schedule.action import Cell as Cell
 from jaxpipe.schedule.action import Kind as Kind
 from jaxpipe.schedule.costs import Costs as Costs
 from jaxpipe.schedule.dependencies import dependencies as dependencies
+from jaxpipe.schedule.fill_weights import fill_weights as fill_weights
 from jaxpipe.schedule.gpipe import gpipe as gpipe
 from jaxpipe.schedule.live import peak_live as peak_live
 from jaxpipe.schedule.lower_bound import lower_bound as lower_bound
@@ -24,10 +25,14 @@ from jaxpipe.schedule.placement import Placement as Placement
 from jaxpipe.schedule.placement import bidirectional_placement as bidirectional_placement
 from jaxpipe.schedule.placement import loop_placement as loop_placement
 from jaxpipe.schedule.placement import v_placement as v_placement
+from jaxpipe.schedule.recompute import insert_recompute as insert_recompute
+from jaxpipe.schedule.retime import retime as retime
 from jaxpipe.schedule.schedule import Backward as Backward
 from jaxpipe.schedule.schedule import Schedule as Schedule
 from jaxpipe.schedule.simulate import Simulation as Simulation
 from jaxpipe.schedule.simulate import simulate as simulate
+from jaxpipe.schedule.split_backward import merge_backward as merge_backward
+from jaxpipe.schedule.split_backward import split_backward as split_backward
 from jaxpipe.schedule.text import draw_text as draw_text
 from jaxpipe.schedule.validate import ScheduleError as ScheduleError
 from jaxpipe.schedule.validate import Violation as Violation

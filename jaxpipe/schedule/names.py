@@ -4,15 +4,54 @@ import difflib
 import inspect
 from collections.abc import Callable
 
+from jaxpipe.schedule.chimera import bitpipe, chimera
+from jaxpipe.schedule.dualpipe import dualpipe, dualpipe_v
+from jaxpipe.schedule.eager_one_f_one_b import eager_one_f_one_b
+from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.group_interleaved import group_interleaved
+from jaxpipe.schedule.hanayo import hanayo
+from jaxpipe.schedule.interleaved import interleaved_one_f_one_b
+from jaxpipe.schedule.interleaved_zero_bubble import interleaved_zero_bubble
+from jaxpipe.schedule.looped_bfs import looped_bfs
 from jaxpipe.schedule.one_f_one_b import one_f_one_b
+from jaxpipe.schedule.pipedream import pipedream, pipedream_2bw
 from jaxpipe.schedule.schedule import Schedule
+from jaxpipe.schedule.seq1f1b import seq1f1b
+from jaxpipe.schedule.terapipe import terapipe
+from jaxpipe.schedule.v_shaped import one_f_one_b_v, v_half, v_min
+from jaxpipe.schedule.zbv import zbv
+from jaxpipe.schedule.zero_bubble import zb1p5, zb2p, zb_h1, zb_h2
 
 GENERATORS: dict[str, Callable[..., Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "eager_1f1b": eager_one_f_one_b,
+    "interleaved_1f1b": interleaved_one_f_one_b,
+    "looped_bfs": looped_bfs,
+    "group_interleaved": group_interleaved,
+    "zb_h1": zb_h1,
+    "zb1p": zb_h1,
+    "zb_h2": zb_h2,
+    "zb2p": zb2p,
+    "zb1p5": zb1p5,
+    "interleaved_zb": interleaved_zero_bubble,
+    "zbv": zbv,
+    "v_half": v_half,
+    "v_min": v_min,
+    "1f1b_v": one_f_one_b_v,
+    "hanayo": hanayo,
+    "seq1f1b": seq1f1b,
+    "terapipe": terapipe,
+    "chimera": chimera,
+    "dualpipe": dualpipe,
+    "dualpipe_v": dualpipe_v,
+    "bitpipe": bitpipe,
+    "pipedream": pipedream,
+    "pipedream_2bw": pipedream_2bw,
+    "forward_only": forward_only,
 }
-"""From every name to its generator."""
+"""From every name to its generator. `zb1p` is another name of `zb_h1`."""
 
 
 def schedule_names() -> tuple[str, ...]:

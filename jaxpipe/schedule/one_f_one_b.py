@@ -17,6 +17,7 @@ Memory: the activations of `min(M, P - d)` microbatches on device `d`, whatever 
 """
 
 from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.alternate import alternate
 from jaxpipe.schedule.placement import loop_placement
 from jaxpipe.schedule.schedule import Backward, Schedule
 from jaxpipe.schedule.sizes import check_sizes
@@ -36,13 +37,11 @@ def one_f_one_b(num_devices: int, num_microbatches: int) -> Schedule:
     check_sizes(num_devices=num_devices, num_microbatches=num_microbatches)
     rows = []
     for device in range(num_devices):
-        warmup = min(num_microbatches, num_devices - device)
-        row = [Action(Kind.F, device, microbatch) for microbatch in range(warmup)]
-        for microbatch in range(num_microbatches):
-            row.append(Action(Kind.BW, device, microbatch))
-            if microbatch + warmup < num_microbatches:
-                row.append(Action(Kind.F, device, microbatch + warmup))
-        rows.append(row)
+        forwards, backwards = (
+            [Action(kind, device, microbatch) for microbatch in range(num_microbatches)]
+            for kind in (Kind.F, Kind.BW)
+        )
+        rows.append(alternate(forwards, backwards, warmup=num_devices - 1 - device))
     return Schedule.of_actions(
         rows,
         name="1f1b",

@@ -110,8 +110,10 @@ def corrupt(data: st.DataObject, schedule: Schedule) -> Schedule:
             if schedule.num_devices > 1:
                 rows[(device + 1) % schedule.num_devices].append(cell)
         case "last":
-            # The first F of a stage behind everything: its backward comes before it.
-            rows[device].append(rows[device].pop(_first_forward_with_backward(schedule, device)))
+            # An F behind everything: its backward comes before it. Without backwards: lost.
+            forward = rows[device].pop(_first_forward_with_backward(schedule, device))
+            if schedule.backward[forward[0].stage] is not Backward.NONE:
+                rows[device].append(forward)
     return dataclasses.replace(schedule, rows=tuple(map(tuple, rows)))
 
 

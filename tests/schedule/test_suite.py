@@ -11,11 +11,13 @@ from tests.schedule.suite import SUITE, schedules
 # beartype, which checks signatures in tests, looks at a random item of every sequence.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
-rows = pytest.mark.parametrize("row", SUITE, ids=lambda row: row.name)
+rows = pytest.mark.parametrize(
+    "row", SUITE, ids=lambda row: "-".join([row.name, *row.option_names])
+)
 
 
 @rows
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data(), costs=costs)
 def test_every_size(row, data, costs):
     """Valid, above the lower bound, equal after dump and load; corruptions are rejected."""

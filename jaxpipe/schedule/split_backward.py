@@ -1,0 +1,61 @@
+"""Take a backward apart into B and W, and put the two together again.
+
+    BW3        ->  B3 W3       split_backward
+    B3 W3 F5   ->  BW3 F5      merge_backward
+
+A W that stands behind other actions than its own B was put there on purpose and is left alone.
+"""
+
+import dataclasses
+
+from jaxpipe.schedule.action import Action, Cell, Kind
+from jaxpipe.schedule.schedule import Schedule
+
+
+def split_backward(schedule: Schedule) -> Schedule:
+    """Replaces every BW by its B and, right behind, its W.
+
+    Of a BW issued together with other actions, the W gets a cell of its own behind theirs.
+
+    Example:
+        >>> from jaxpipe.schedule.gpipe import gpipe
+        >>> [str(action) for action in split_backward(gpipe(1, 1)).actions(0)]
+        ['0F0', '0B0', '0W0']
+    """
+    rows = []
+    for row in schedule.rows:
+        cells: list[Cell] = []
+        for cell in row:
+            cells.append(tuple(_input_part(action) for action in cell))
+            cells += [(action._replace(kind=Kind.W),) for action in cell if action.kind is Kind.BW]
+        rows.append(tuple(cells))
+    return dataclasses.replace(schedule, rows=tuple(rows))
+
+
+def merge_backward(schedule: Schedule) -> Schedule:
+    """Replaces every B whose W is its device's next action by a BW.
+
+    Example:
+        >>> from jaxpipe.schedule.gpipe import gpipe
+        >>> merge_backward(split_backward(gpipe(2, 2))) == gpipe(2, 2)
+        True
+    """
+    rows = []
+    for row in schedule.rows:
+        cells: list[Cell] = []
+        for cell in row:
+            action = cell[0]
+            before = cells[-1] if cells else ()
+            if len(cell) == 1 and action.kind is Kind.W:
+                input_part = action._replace(kind=Kind.B)
+                if input_part in before:
+                    fused = action._replace(kind=Kind.BW)
+                    cells[-1] = tuple(fused if other == input_part else other for other in before)
+                    continue
+            cells.append(cell)
+        rows.append(tuple(cells))
+    return dataclasses.replace(schedule, rows=tuple(rows))
+
+
+def _input_part(action: Action) -> Action:
+    return action._replace(kind=Kind.B) if action.kind is Kind.BW else action

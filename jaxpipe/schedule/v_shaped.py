@@ -1,0 +1,153 @@
+"""V-Half, V-Min and 1F1B-V: V schedules that trade idle time for activations.
+
+Qi, Wan, Amar, Lin: Pipeline Parallelism with Controllable Memory (2024), arXiv 2405.15362.
+
+Rule: device `d` holds stages `d` and `2 P - 1 - d`, so that a device whose first chunk lives long
+has a second one that lives briefly, and all keep equally many. Every microbatch repeats one
+building block, six units after the one before; with F = B = W = 1 and an `e` that keeps the actions
+of a device apart, the block runs on device `d`
+
+              F of stage d   F of 2P-1-d     B of 2P-1-d         B of stage d
+    V-Min     d              2P - 1 - d      2P + e + d          4P + e - 1 - d
+    V-Half    2d             3P - 2 - d      3P + e - 1 + 2d     6P + e - 2 - d
+
+and W wherever there is time. The 1F1B-V block, whose BW takes two units, puts every action at the
+first time that is free on its device. The blocks are then squeezed together: devices may overtake
+what they would wait for, under the cap on activations of the blocks as they stand, and the fastest
+of a few orders is kept.
+
+Sizes: any number of devices `P` and of microbatches `M`.
+Memory in chunks' activations from F to W, of the `2 P` that 1F1B's first device keeps: about half
+for V-Half, a third for V-Min (and a few more), two thirds for 1F1B-V.
+Idle time: V-Half about half of 1F1B's and V-Min about two thirds; P = 4, M = 8, F = B = W idle 2.5
+and 5.5 microbatch-thirds against 9. 1F1B-V, with its W fused, idles nearly as 1F1B.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.greedy import greedy
+from jaxpipe.schedule.live import peak_live
+from jaxpipe.schedule.placement import v_placement
+from jaxpipe.schedule.reorder import reorder
+from jaxpipe.schedule.retime import fastest
+from jaxpipe.schedule.schedule import Backward, Schedule
+from jaxpipe.schedule.sizes import check_sizes
+from jaxpipe.schedule.split_backward import split_backward
+from jaxpipe.schedule.timetable import rows_in_planned_order
+
+_PERIOD = 6
+
+Block = list[tuple[int, int, int, int]]
+"""For every device, when it runs F of its first and its second stage, B of its second and first."""
+
+
+def v_half(num_devices: int, num_microbatches: int) -> Schedule:
+    """V-Half: about half of 1F1B's activations and half of its bubble.
+
+    Raises:
+        TypeError: If a size is not an integer.
+        ValueError: If a size is below 1.
+    """
+    check_sizes(num_devices=num_devices, num_microbatches=num_microbatches)
+    P = num_devices
+    block = _apart(P, lambda d, e: (2 * d, 3 * P - 2 - d, 3 * P + e - 1 + 2 * d, 6 * P + e - 2 - d))
+    return _squeezed("v_half", block, num_microbatches, split=True)
+
+
+def v_min(num_devices: int, num_microbatches: int) -> Schedule:
+    """V-Min: about a third of 1F1B's activations and two thirds of its bubble.
+
+    Raises:
+        TypeError: If a size is not an integer.
+        ValueError: If a size is below 1.
+    """
+    check_sizes(num_devices=num_devices, num_microbatches=num_microbatches)
+    P = num_devices
+    block = _apart(P, lambda d, e: (d, 2 * P - 1 - d, 2 * P + e + d, 4 * P + e - 1 - d))
+    return _squeezed("v_min", block, num_microbatches, split=True)
+
+
+def one_f_one_b_v(num_devices: int, num_microbatches: int) -> Schedule:
+    """1F1B-V: two thirds of 1F1B's activations, without splitting the backward.
+
+    Raises:
+        TypeError: If a size is not an integer.
+        ValueError: If a size is below 1.
+    """
+    check_sizes(num_devices=num_devices, num_microbatches=num_microbatches)
+    return _squeezed("1f1b_v", _first_fit(num_devices), num_microbatches, split=False)
+
+
+def _apart(num_devices: int, times: Callable[[int, int], tuple[int, int, int, int]]) -> Block:
+    """The block with the smallest `e` at which no two actions of a device fall together."""
+    for e in range(_PERIOD):
+        block = [times(device, e) for device in range(num_devices)]
+        if all(len({time % _PERIOD for time in row}) == len(row) for row in block):
+            return block
+    return [times(device, 0) for device in range(num_devices)]
+
+
+def _first_fit(num_devices: int) -> Block:
+    """The block that puts F, then BW of two units, at the first free time of the period."""
+    taken: list[set[int]] = [set() for _ in range(num_devices)]
+    times: list[list[int]] = [[] for _ in range(num_devices)]
+    forth = list(range(num_devices))
+    # The F of the way down and up, then the BW of the way up and down.
+    ways = [(forth, 1), (forth[::-1], 1), (forth, 2), (forth[::-1], 2)]
+    time = 0
+    for devices, duration in ways:
+        for device in devices:
+            while any((time + unit) % _PERIOD in taken[device] for unit in range(duration)):
+                time += 1
+            taken[device].update((time + unit) % _PERIOD for unit in range(duration))
+            times[device].append(time)
+            time += duration
+    return [(row[0], row[1], row[2], row[3]) for row in times]
+
+
+def _squeezed(name: str, block: Block, num_microbatches: int, *, split: bool) -> Schedule:
+    num_devices = len(block)
+    placement = v_placement(num_devices)
+    planned = []
+    for microbatch, (device, times) in itertools.product(range(num_microbatches), enumerate(block)):
+        stages = (device, 2 * num_devices - 1 - device)
+        for kind, stage, time in (
+            (Kind.F, stages[0], times[0]),
+            (Kind.F, stages[1], times[1]),
+            (Kind.BW, stages[1], times[2]),
+            (Kind.BW, stages[0], times[3]),
+        ):
+            planned.append((float(time + _PERIOD * microbatch), Action(kind, stage, microbatch)))
+    blocks = Schedule.of_actions(
+        rows_in_planned_order(planned, placement=placement, num_devices=num_devices),
+        name=name,
+        num_devices=num_devices,
+        num_microbatches=num_microbatches,
+        placement=placement,
+        backward=(Backward.FULL,) * (2 * num_devices),
+    )
+    # Below four, two chunks leave no room for one activation to come while another one goes.
+    cap = max(4, *peak_live(blocks, until=Kind.W))
+    candidates = [
+        reorder(
+            split_backward(blocks) if split else blocks,
+            costs=None,
+            activation_cap=cap,
+            look_ahead=look_ahead,
+        )
+        for look_ahead in (0, 2, 4)
+    ]
+    if not split:
+        listed = greedy(
+            num_devices,
+            num_microbatches,
+            num_chunks=2,
+            activation_cap=cap,
+            forwards_first=True,
+            name=name,
+        )
+        candidates += [blocks, listed]
+    return dataclasses.replace(fastest(candidates), name=name)
