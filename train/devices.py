@@ -35,7 +35,8 @@ def build_mesh(config: MeshConfig) -> Mesh:
     try:
         return make_mesh(pipe=config.pipe, data=config.data)
     except ValueError as error:
+        on_cpu = "" if jax.default_backend() == "cpu" else "JAX_PLATFORMS=cpu and "
         raise UserError(
-            f"mesh.pipe={config.pipe}, mesh.data={config.data}: {error}. Here that is "
-            f"--mesh.simulated_devices {config.pipe * config.data}"
+            f"mesh.pipe={config.pipe}, mesh.data={config.data}: {error}. For this program: "
+            f"{on_cpu}--mesh.simulated_devices {config.pipe * config.data}"
         ) from error

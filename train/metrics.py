@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -106,11 +107,13 @@ class Progress:
         """Shows where the run is."""
         width = len(str(self._num_steps))
         line = (
-            f"step {step:{width}}/{self._num_steps}  loss {loss:.4f}"
-            f"  {bits_per_byte(loss):.3f} bits/byte  {tokens_per_second:,.0f} tokens/s"
-            f"  learning rate {learning_rate:.2e}  {duration(seconds_left)} left"
+            f"step {step:{width}}/{self._num_steps}  loss {loss:.3f}"
+            f"  {bits_per_byte(loss):.3f} bits/byte  {tokens_per_second:,.0f} tok/s"
+            f"  lr {learning_rate:.1e}  {duration(seconds_left)} left"
         )
         if self._is_terminal:
+            # A line that wraps could not be replaced.
+            line = line[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r" + line.ljust(self._open_length))
             self._open_length = len(line)
         else:

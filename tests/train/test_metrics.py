@@ -60,9 +60,17 @@ def test_progress_into_a_file_is_a_line_each():
     show(progress, 1)
     progress.say("held out")
     assert stream.getvalue() == (
-        "step   1/100  loss 1.0000  1.443 bits/byte  12,346 tokens/s"
-        "  learning rate 1.00e-03  1m15s left\nheld out\n"
+        "step   1/100  loss 1.000  1.443 bits/byte  12,346 tok/s"
+        "  lr 1.0e-03  1m15s left\nheld out\n"
     )
+
+
+def test_progress_never_wraps_on_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    show(Progress(num_steps=100, stream=stream), 1)
+    assert stream.getvalue() == "\rstep   1/100  loss 1.000  1.443 bits/by"
 
 
 def test_progress_on_a_terminal_stays_on_one_line_until_something_is_said():

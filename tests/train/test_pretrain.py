@@ -81,7 +81,7 @@ def test_the_plan_stands_before_the_first_step(tmp_path, config, capsys):
     plan, progress = output.split("step 1/8")
     for words in ("fingerprint", "devices  4 x cpu", "1f1b", "ticks", "bubble", "memory", "stage"):
         assert words in plan
-    for words in ("bits/byte", "tokens/s", "learning rate", "left", "held-out loss", "done: 8"):
+    for words in ("bits/byte", "tok/s", "lr ", "left", "held-out loss", "done: 8"):
         assert words in progress
 
 
