@@ -12,6 +12,8 @@ from jaxpipe.schedule.costs import Costs as Costs
 from jaxpipe.schedule.dependencies import dependencies as dependencies
 from jaxpipe.schedule.fill_weights import fill_weights as fill_weights
 from jaxpipe.schedule.gpipe import gpipe as gpipe
+from jaxpipe.schedule.json_notation import from_json as from_json
+from jaxpipe.schedule.json_notation import to_json as to_json
 from jaxpipe.schedule.live import peak_live as peak_live
 from jaxpipe.schedule.lower_bound import lower_bound as lower_bound
 from jaxpipe.schedule.messages import Messages as Messages
@@ -34,6 +36,8 @@ from jaxpipe.schedule.simulate import simulate as simulate
 from jaxpipe.schedule.split_backward import merge_backward as merge_backward
 from jaxpipe.schedule.split_backward import split_backward as split_backward
 from jaxpipe.schedule.text import draw_text as draw_text
+from jaxpipe.schedule.torch_csv import from_torch_csv as from_torch_csv
+from jaxpipe.schedule.torch_csv import to_torch_csv as to_torch_csv
 from jaxpipe.schedule.validate import ScheduleError as ScheduleError
 from jaxpipe.schedule.validate import Violation as Violation
 from jaxpipe.schedule.validate import find_violations as find_violations

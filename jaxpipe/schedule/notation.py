@@ -17,7 +17,7 @@ stands on row `s % P`, or the placement is given.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import quote, unquote
 
 from jaxpipe.schedule.action import Action, Cell, Kind
@@ -39,6 +39,10 @@ _ACTION = re.compile(
 )
 _TOGETHER = re.compile(r"\((?P<actions>[^()]*;[^()]*)\)OVERLAP")
 _PATH = re.compile(r"\d+(\.\d+)*(@\d+)?")
+_GRAMMAR = (
+    "write <stage><kind><microbatch>[.<slice>][@<version>] with kind F, B, W, BW, R or H, such as "
+    "2F5; an update as 2U@1; actions issued together as (2F5;1BW3)OVERLAP"
+)
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -95,8 +99,8 @@ def from_csv(
     if lines[0].lstrip(' \t"').startswith("#"):
         fields = _read_header(lines.pop(0))
         name = unquote(fields.get("name", name))
-    rows = _read_rows(lines, name)
-    schedule = _assemble(rows, fields, placement, name)
+    rows = read_rows(lines, name=name, read_cell=_read_cell, grammar=_GRAMMAR)
+    schedule = assemble(rows, fields=fields, placement=placement, name=name)
     if check:
         validate(schedule)
     return schedule
@@ -109,7 +113,24 @@ def cell_text(cell: Cell) -> str:
     return f"({';'.join(str(action) for action in cell)})OVERLAP"
 
 
-def _read_rows(lines: Iterable[str], name: str) -> tuple[tuple[Cell, ...], ...]:
+def read_rows(
+    lines: Iterable[str],
+    *,
+    name: str,
+    read_cell: Callable[[str], Cell | None],
+    grammar: str,
+) -> tuple[tuple[Cell, ...], ...]:
+    """The cells of a table, or all that cannot be read, each with row and column.
+
+    Args:
+        lines: One line per device.
+        name: The name of the schedule, for the error.
+        read_cell: The cell that a text means; None if it means none.
+        grammar: How to write one, for the error.
+
+    Raises:
+        ScheduleError: If there are cells that mean nothing.
+    """
     rows, violations = [], []
     for device, line in enumerate(lines):
         cells = []
@@ -117,16 +138,14 @@ def _read_rows(lines: Iterable[str], name: str) -> tuple[tuple[Cell, ...], ...]:
             text = raw.strip()
             if not text:
                 continue
-            cell = _read_cell(text)
+            cell = read_cell(text)
             if cell is None:
                 violations.append(
                     Violation(
                         device=device,
                         column=column,
                         problem=f"{text!r} is not a cell",
-                        hint="write <stage><kind><microbatch>[.<slice>][@<version>] with kind F, "
-                        "B, W, BW, R or H, such as 2F5; an update as 2U@1; actions issued together "
-                        "as (2F5;1BW3)OVERLAP",
+                        hint=grammar,
                     )
                 )
             else:
@@ -140,11 +159,12 @@ def _read_rows(lines: Iterable[str], name: str) -> tuple[tuple[Cell, ...], ...]:
 def _read_cell(text: str) -> Cell | None:
     together = _TOGETHER.fullmatch(text)
     texts = together["actions"].split(";") if together else [text]
-    actions = [_read_action(part.strip()) for part in texts]
+    actions = [read_action(part.strip()) for part in texts]
     return None if None in actions else tuple(action for action in actions if action is not None)
 
 
-def _read_action(text: str) -> Action | None:
+def read_action(text: str) -> Action | None:
+    """The action that a text means; None if it means none."""
     match = _ACTION.fullmatch(text)
     if match is None:
         return None
@@ -194,12 +214,24 @@ def _read_header(line: str) -> dict[str, str]:
     return fields
 
 
-def _assemble(
+def assemble(
     rows: tuple[tuple[Cell, ...], ...],
+    *,
     fields: dict[str, str] | None,
     placement: Placement | str | None,
     name: str,
 ) -> Schedule:
+    """A schedule from its rows, and what the header or the caller say about them.
+
+    Args:
+        rows: The cells of every device.
+        fields: The fields of the header; None if there is none.
+        placement: The placement, or its name; None to take the header's, or a plain loop.
+        name: The name of the schedule.
+
+    Raises:
+        ValueError: If the placement is unknown or unclear.
+    """
     actions = [action for row in rows for cell in row for action in cell]
     microbatches = [action.microbatch for action in actions if action.microbatch is not None]
     found = {
