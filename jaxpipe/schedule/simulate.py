@@ -39,8 +39,8 @@ class Simulation:
 
     schedule: Schedule
     costs: Costs
-    starts: Mapping[Action, float]
-    ends: Mapping[Action, float]
+    starts: Mapping[Action, float] = dataclasses.field(repr=False)
+    ends: Mapping[Action, float] = dataclasses.field(repr=False)
     busy: tuple[float, ...]
 
     @functools.cached_property
