@@ -1,5 +1,7 @@
 """Whole training runs: the same losses through any pipeline, and without one."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -12,14 +14,17 @@ from train.optimizer import build_optimizer
 from train.step import build_train_step, initial_state
 
 
-def losses(folder, *, pipe, data=1, schedule="1f1b", steps=20, unpipelined=False, **model):
+NUM_STEPS = 20
+
+
+def losses(folder, *, pipe, data=1, schedule="1f1b", unpipelined=False, model=None):
     """The losses of a run of the tiny GPT, dropout included."""
     config = tiny_config(
         folder,
-        model={"num_layers": 5, **model},
+        model={"num_layers": 5, **(model or {})},
         mesh={"pipe": pipe, "data": data},
         pipeline={"schedule": schedule},
-        training={"steps": steps},
+        training={"steps": NUM_STEPS},
     )
     corpus = load_corpus([str(write_text(folder))], held_out_percent=5)
     batches = TrainingBatches(
@@ -28,11 +33,11 @@ def losses(folder, *, pipe, data=1, schedule="1f1b", steps=20, unpipelined=False
     pipeline = build_pipeline(config)
     if unpipelined:
         pipeline.value_and_grad = pipeline.plain_value_and_grad
-    optimizer = build_optimizer(config.optimizer, steps)
+    optimizer = build_optimizer(config.optimizer, NUM_STEPS)
     state = initial_state(initial_params(pipeline, config), optimizer)
-    train_step = build_train_step(pipeline, optimizer, state, seed=config.seed)
+    train_step: Any = build_train_step(pipeline, optimizer, state, seed=config.seed)
     found = []
-    for step in range(steps):
+    for step in range(NUM_STEPS):
         state, result = train_step(state, next(batches), step)
         found.append(float(result.loss))
     assert train_step._cache_size() == 1, "a step after the first was compiled again"
@@ -43,16 +48,17 @@ def losses(folder, *, pipe, data=1, schedule="1f1b", steps=20, unpipelined=False
 def test_twenty_steps_lose_the_same_through_every_pipeline(tmp_path):
     reference = losses(tmp_path, pipe=1, unpipelined=True)
     assert reference[-1] < 0.8 * reference[0]
-    for sizes in ({"pipe": 1}, {"pipe": 2}, {"pipe": 4}, {"pipe": 2, "data": 2}):
-        np.testing.assert_allclose(losses(tmp_path, **sizes), reference, rtol=1e-5, err_msg=sizes)
+    for pipe, data in ((1, 1), (2, 1), (4, 1), (2, 2)):
+        found = losses(tmp_path, pipe=pipe, data=data)
+        np.testing.assert_allclose(found, reference, rtol=1e-5, err_msg=f"{pipe=} {data=}")
 
 
 @pytest.mark.slow
 def test_twenty_steps_in_float64_lose_the_same_to_ten_digits(tmp_path):
     with jax.enable_x64(True):
         doubles = {"dtype": "float64", "param_dtype": "float64"}
-        reference = losses(tmp_path, pipe=1, unpipelined=True, **doubles)
-        found = losses(tmp_path, pipe=4, schedule="gpipe", **doubles)
+        reference = losses(tmp_path, pipe=1, unpipelined=True, model=doubles)
+        found = losses(tmp_path, pipe=4, schedule="gpipe", model=doubles)
     np.testing.assert_allclose(found, reference, rtol=1e-10)
 
 
