@@ -29,7 +29,7 @@ train: $(VENV)/.installed-train
 test: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-lint: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
@@ -37,7 +37,7 @@ lint: $(VENV)/.installed-dev
 check:
 	@bash scripts/check.sh
 
-format: $(VENV)/.installed-dev
+format: $(VENV)/.installed-lint
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 

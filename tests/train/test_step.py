@@ -13,7 +13,6 @@ from train.data import TrainingBatches, Windows
 from train.optimizer import build_optimizer
 from train.step import build_train_step, initial_state
 
-
 NUM_STEPS = 20
 
 
