@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxpipe.runtime.model import PyTree
+from jaxpipe.runtime.model import Leaf, PyTree
 
 
 @jax.tree_util.register_dataclass
@@ -30,9 +30,9 @@ class LossSums:
         metrics: For every metric, the sum of weights times its values.
     """
 
-    loss: jax.Array
-    weight: jax.Array
-    metrics: dict[str, jax.Array]
+    loss: Leaf
+    weight: Leaf
+    metrics: dict[str, Leaf]
 
     def means(self) -> "LossMeans":
         """The weighted means, over all microbatches."""
@@ -53,9 +53,9 @@ class LossMeans:
         microbatches: The sums `[num_microbatches]` by microbatch, over all replicas.
     """
 
-    loss: jax.Array
-    weight: jax.Array
-    metrics: dict[str, jax.Array]
+    loss: Leaf
+    weight: Leaf
+    metrics: dict[str, Leaf]
     microbatches: LossSums
 
 
@@ -79,7 +79,7 @@ def weighted_sums(terms: Any, valid: jax.Array) -> LossSums:
             f"{losses.dtype}{list(losses.shape)}. Leave the sum or mean over the batch to the "
             "pipeline, which weighs it globally."
         )
-    dtype = jnp.promote_types(losses.dtype, jnp.float32)
+    dtype = losses.dtype if jnp.finfo(losses.dtype).bits >= 32 else jnp.dtype(jnp.float32)
     weights = jnp.ones(valid.shape, dtype) if weights is None else weights.astype(dtype)
     weights = _expand("the weights", weights, losses)
     weights = jnp.where(_expand("valid", valid, losses), weights, 0)
@@ -100,7 +100,7 @@ def weighted_sums(terms: Any, valid: jax.Array) -> LossSums:
 
 def _unpack(terms: Any) -> tuple[jax.Array, jax.Array | None, dict[str, jax.Array]]:
     parts: tuple[PyTree, ...] = terms if isinstance(terms, tuple) else (terms,)
-    losses, weights, metrics = (*parts, None, None)[:3]
+    losses, weights, metrics = (*parts, None, None, None)[:3]
     metrics = {} if metrics is None else metrics
     forms_fit = isinstance(losses, jax.Array) and isinstance(metrics, dict)
     if not forms_fit or len(parts) > 3 or not isinstance(weights, jax.Array | None):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.runtime.model import PyTree
+from jaxpipe.runtime.model import Leaf, PyTree
 
 
 @jax.tree_util.register_dataclass
@@ -30,8 +30,8 @@ class Microbatches:
     """
 
     batch: PyTree
-    examples: jax.Array
-    valid: jax.Array
+    examples: Leaf
+    valid: Leaf
 
 
 def cut(batch: PyTree, num_microbatches: int, shard: jax.Array | int = 0) -> Microbatches:

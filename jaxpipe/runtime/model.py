@@ -8,12 +8,19 @@ from the embedding to the head. `jaxpipe.nn` derives these functions from a Flax
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 PyTree = Any
 """Any pytree of arrays."""
+
+if TYPE_CHECKING:
+    Leaf = jax.Array
+else:
+    # Maps over a tree put shapes, shardings or flags where the arrays were, and JAX calls the
+    # constructor with them: no field of a registered dataclass can insist on arrays.
+    Leaf = Any
 
 
 @jax.tree_util.register_dataclass
