@@ -12,6 +12,8 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= configs/gpt_tiny.yaml
 ARGS ?=
+# Compiling, most of the time of the tests, takes one core; more workers want more memory.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help train test lint check format clean
@@ -27,7 +29,7 @@ train: $(VENV)/.installed-train
 	$(VENV)/bin/python -m train.pretrain $(CONFIG) $(ARGS)
 
 test: $(VENV)/.installed-test
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(VENV)/bin/ruff format --check .
