@@ -2,29 +2,54 @@
 
 A ring is a pytree whose leaves have one or more leading dims of slots. Reads and writes are dynamic
 slices, which XLA does in place on the carry of a loop.
+
+What is read or written keeps the memory layout of its buffer. Without that constraint a matmul that
+prefers its operand transposed makes the compiler transpose the whole buffer instead of the one
+value (seen in code for the H100: a stash of eight slots transposed for every backward).
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxpipe.runtime.model import PyTree
 
 
-def make_ring(slots: Sequence[int], like: PyTree, *, poison: bool = False) -> PyTree:
+def hidden_zeros(witness: jax.Array) -> Iterator[jax.Array]:
+    """Scalars that are 0, which the compiler can neither know nor tell to be equal.
+
+    Buffers of one shape that all start as the constant 0 would be merged into one, and then copied
+    one by one when the loop starts: for a moment there would be one more than needed. Filled with
+    these, each is its own.
+
+    Args:
+        witness: Any integer scalar that is not negative.
+    """
+    for number in itertools.count(1):
+        yield witness == -number
+
+
+def make_ring(
+    slots: Sequence[int], like: PyTree, zeros: Iterator[jax.Array], *, poison: bool = False
+) -> PyTree:
     """A ring of values shaped as in `like` (arrays or shapes): leaves `[*slots, ...]`.
 
     Args:
         slots: Sizes of the leading dims.
         like: A pytree of arrays or `jax.ShapeDtypeStruct`.
+        zeros: Where the zeros to fill it with come from.
         poison: Fill floating-point slots with NaN instead of 0, to show that what was never written
             is never used.
     """
 
     def full(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
+        zero = next(zeros).astype(leaf.dtype)
         bad = poison and jnp.issubdtype(leaf.dtype, jnp.inexact)
-        return jnp.full((*slots, *leaf.shape), jnp.nan if bad else 0, leaf.dtype)
+        fill = jnp.full((), jnp.nan, leaf.dtype) if bad else zero
+        return jnp.broadcast_to(fill, (*slots, *leaf.shape))
 
     return jax.tree.map(full, like)
 
@@ -35,7 +60,8 @@ def read(ring: PyTree, *slot: jax.Array | int) -> PyTree:
     def leaf(buffer: jax.Array) -> jax.Array:
         rest = buffer.shape[len(slot) :]
         starts = _starts(slot, len(rest))
-        return jax.lax.dynamic_slice(buffer, starts, (1,) * len(slot) + rest).reshape(rest)
+        sizes = (1,) * len(slot) + rest
+        return _keep_layout(jax.lax.dynamic_slice(buffer, starts, sizes)).reshape(rest)
 
     return jax.tree.map(leaf, ring)
 
@@ -45,9 +71,8 @@ def write(ring: PyTree, value: PyTree, *slot: jax.Array | int) -> PyTree:
 
     def leaf(buffer: jax.Array, new: jax.Array) -> jax.Array:
         starts = _starts(slot, new.ndim)
-        return jax.lax.dynamic_update_slice(
-            buffer, new.reshape((1,) * len(slot) + new.shape), starts
-        )
+        new = _keep_layout(new.reshape((1,) * len(slot) + new.shape))
+        return jax.lax.dynamic_update_slice(buffer, new, starts)
 
     return jax.tree.map(leaf, ring, value)
 
@@ -57,6 +82,13 @@ def add(ring: PyTree, value: PyTree, *slot: jax.Array | int) -> PyTree:
     old = read(ring, *slot)
     total = jax.tree.map(lambda old, new: old + new.astype(old.dtype), old, value)
     return write(ring, total, *slot)
+
+
+def _keep_layout(value: jax.Array) -> jax.Array:
+    """The value with its dims in memory in the order of its shape."""
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value  # keys have no layout of their own, and are small
+    return with_layout_constraint(value, Layout(major_to_minor=tuple(range(value.ndim))))
 
 
 def _starts(slot: tuple[jax.Array | int, ...], num_trailing: int) -> list[jax.Array]:

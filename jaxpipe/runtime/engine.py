@@ -26,7 +26,7 @@ Weights are local to their device and gradients are summed locally; what crosses
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from jaxpipe.runtime.conditional import Tie, when
 from jaxpipe.runtime.differentiable import split
 from jaxpipe.runtime.loss import LossMeans, LossSums
 from jaxpipe.runtime.microbatch import Microbatches, cut
-from jaxpipe.runtime.model import Params, PyTree
+from jaxpipe.runtime.model import Leaf, Params, PyTree
 from jaxpipe.runtime.programs import StagePrograms, trace_programs
 from jaxpipe.runtime.randomness import EMBED, example_keys, part_keys
 from jaxpipe.runtime.spec import PipelineSpec
@@ -64,13 +64,13 @@ class LoopState:
     """
 
     activations: PyTree
-    gradients: list[jax.Array]
+    gradients: list[Leaf]
     inputs: PyTree
-    stashes: list[jax.Array]
+    stashes: list[Leaf]
     send_right: PyTree
-    send_left: list[jax.Array]
-    block_gradients: list[jax.Array]
-    outer_gradients: list[jax.Array]
+    send_left: list[Leaf]
+    block_gradients: list[Leaf]
+    outer_gradients: list[Leaf]
     sums: LossSums
 
 
@@ -115,7 +115,8 @@ def _device_step(
     local = Params(jax.tree.map(lambda leaf: leaf[0], params.blocks), params.outer)
     micro = cut(batch, spec.num_microbatches, spec.shard())
     device = _Device(spec, spec.cast(local), micro, key)
-    state = device.initial_state(local, sizes, poison)
+    zeros = buffers.hidden_zeros(table[0, 0, Column.FORWARD])
+    state = device.initial_state(local, sizes, zeros, poison)
     state, _ = jax.lax.scan(lambda state, row: (device.tick(state, row), None), state, table[:, 0])
 
     # (5) One reduction per step: over replicas, and where a value has one owner, over stages.
@@ -147,10 +148,12 @@ class _Device:
             spec.model, params, (micro.batch, self.keys), micro.valid, spec.remat.policy
         )
 
-    def initial_state(self, stored: Params, sizes: TableSizes, poison: bool) -> LoopState:
+    def initial_state(
+        self, stored: Params, sizes: TableSizes, zeros: Iterator[jax.Array], poison: bool
+    ) -> LoopState:
         """Empty buffers, and sums of zero in the dtypes of the stored parameters."""
         spec, programs = self.spec, self.programs
-        make = functools.partial(buffers.make_ring, poison=poison)
+        make = functools.partial(buffers.make_ring, zeros=zeros, poison=poison)
         gradient, _ = split(programs.x)
         whole_stage = spec.remat.whole_stage
         blocks = jax.tree.leaves(stored.blocks)
@@ -165,9 +168,9 @@ class _Device:
             ),
             send_right=make((), programs.x),
             send_left=make((), gradient),
-            block_gradients=jax.tree.map(jnp.zeros_like, reached),
-            outer_gradients=jax.tree.map(jnp.zeros_like, jax.tree.leaves(stored.outer)),
-            sums=buffers.make_ring((spec.num_microbatches,), programs.head.sums),
+            block_gradients=buffers.make_ring((), reached, zeros),
+            outer_gradients=buffers.make_ring((), jax.tree.leaves(stored.outer), zeros),
+            sums=buffers.make_ring((spec.num_microbatches,), programs.head.sums, zeros),
         )
 
     def spread_block_gradients(self, sums: list[jax.Array], blocks: PyTree) -> PyTree:

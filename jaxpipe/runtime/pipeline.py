@@ -14,9 +14,11 @@ from jaxpipe.runtime import circular, engine, plain
 from jaxpipe.runtime.layer_program import Policy
 from jaxpipe.runtime.layout import Layout, split_layers
 from jaxpipe.runtime.loss import LossMeans
+from jaxpipe.runtime.memory import predict_memory
 from jaxpipe.runtime.mesh import check_mesh
 from jaxpipe.runtime.microbatch import check_batch
 from jaxpipe.runtime.model import LayeredModel, Params, PyTree
+from jaxpipe.runtime.plan import PipelinePlan, make_plan
 from jaxpipe.runtime.randomness import check_step_key
 from jaxpipe.runtime.remat import Remat, RematName, choose_remat
 from jaxpipe.runtime.spec import PipelineSpec
@@ -159,6 +161,16 @@ class FunctionalPipeline:
             lambda grad, leaf: grad.astype(leaf.dtype), self.to_pipeline(grads), params
         )
         return (means.loss, means), grads
+
+    def plan(self, params: Params, batch: PyTree, key: jax.Array | None = None) -> PipelinePlan:
+        """What a step with these arguments will do and take; arrays or their shapes will do.
+
+        Every action is compiled alone for its workspace, but not the step.
+        """
+        self._check(params, batch, key)
+        memory = predict_memory(self.spec, self.sizes, params, batch, key)
+        num_examples = jax.tree.leaves(batch)[0].shape[0]
+        return make_plan(self.spec, self.program, params, num_examples, memory)
 
     def to_pipeline(self, tree: PyTree) -> PyTree:
         """Every `Params` in a tree moved from layer order to this pipeline's layout and devices.
