@@ -111,12 +111,12 @@ def best(
     )
 
 
-def _lockstep_order(each: Evaluation) -> tuple[float, float, int]:
-    return each.lockstep_cost, each.peak_activations, each.num_messages
+def _lockstep_order(each: Evaluation) -> tuple[float | int, ...]:
+    return each.lockstep_cost, each.peak_activations, each.num_messages, each.num_ticks, each.span
 
 
-def _free_running_order(each: Evaluation) -> tuple[float, float, int]:
-    return each.makespan, each.peak_activations, each.num_messages
+def _free_running_order(each: Evaluation) -> tuple[float | int, ...]:
+    return each.makespan, each.peak_activations, each.num_messages, each.span
 
 
 def _bases(
