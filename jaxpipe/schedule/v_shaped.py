@@ -19,8 +19,8 @@ of a few orders is kept.
 Sizes: any number of devices `P` and of microbatches `M`.
 Memory in chunks' activations from F to W, of the `2 P` that 1F1B's first device keeps: about half
 for V-Half, a third for V-Min (and a few more), two thirds for 1F1B-V.
-Idle time: V-Half about half of 1F1B's and V-Min about two thirds; P = 4, M = 8, F = B = W idle 2.5
-and 5.5 microbatch-thirds against 9. 1F1B-V, with its W fused, idles nearly as 1F1B.
+Idle time: V-Half about half of 1F1B's and V-Min about two thirds. At P = 4, M = 8 and
+F = B = W = 1 V-Half idles 2.5, V-Min 5.5, 1F1B-V (whose W is fused) 7.5, and 1F1B 9.
 """
 
 import dataclasses

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.schedule import ScheduleError, from_csv, make_schedule, simulate, to_csv, validate
+from jaxpipe.lower import Pool, TickForm, lower
+from jaxpipe.schedule import (
+    Kind,
+    ScheduleError,
+    from_csv,
+    make_schedule,
+    peak_live,
+    simulate,
+    to_csv,
+    validate,
+)
 from tests.schedule.strategies import corrupt, costs, legal_schedules
 from tests.schedule.suite import SUITE, schedules
 
@@ -20,7 +30,10 @@ rows = pytest.mark.parametrize(
 @settings(max_examples=6, deadline=None)
 @given(data=st.data(), costs=costs)
 def test_every_size(row, data, costs):
-    """Valid, above the lower bound, equal after dump and load; corruptions are rejected."""
+    """Valid, above the lower bound, one slot per live activation, equal after dump and load.
+
+    Corruptions are rejected.
+    """
     schedule = data.draw(schedules(row))
     validate(schedule)
     assert schedule.name == row.name
@@ -31,6 +44,12 @@ def test_every_size(row, data, costs):
     assert all(idle >= -1e-9 * simulation.makespan for idle in simulation.inner_idle)
 
     assert from_csv(to_csv(schedule)) == schedule
+
+    if all(len(cell) == 1 for row in schedule.rows for cell in row):
+        program = lower(schedule, costs)
+        slots = program.num_slots.get(Pool.STASH, (0,) * schedule.num_devices)
+        assert slots == peak_live(schedule, until=Kind.B)
+        assert program.cost >= program.ideal_cost * (1 - 1e-12)
 
     corrupted = corrupt(data, schedule)
     with pytest.raises(ScheduleError) as caught:
@@ -45,6 +64,9 @@ def test_any_legal_order_is_accepted(schedule, costs):
     assert from_csv(to_csv(schedule)) == schedule
     simulation = simulate(schedule, costs)
     assert simulation.makespan >= simulation.lower_bound * (1 - 1e-12)
+    for form in TickForm:
+        program = lower(schedule, costs, form=form)
+        assert set(program.ticks) == set(schedule.positions)
 
 
 @rows
