@@ -33,6 +33,7 @@ from jaxpipe.schedule.schedule import Backward as Backward
 from jaxpipe.schedule.schedule import Schedule as Schedule
 from jaxpipe.schedule.simulate import Simulation as Simulation
 from jaxpipe.schedule.simulate import simulate as simulate
+from jaxpipe.schedule.slicing import slice_microbatches as slice_microbatches
 from jaxpipe.schedule.split_backward import merge_backward as merge_backward
 from jaxpipe.schedule.split_backward import split_backward as split_backward
 from jaxpipe.schedule.text import draw_text as draw_text

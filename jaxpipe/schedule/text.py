@@ -9,6 +9,8 @@ are idle time, dashes the rest of an action whose label is shorter than it lasts
 A timeline wider than the page keeps its two ends, one taller its first and last devices.
 """
 
+from typing import NamedTuple
+
 from jaxpipe.schedule.action import Action, Cell
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.schedule import Schedule
@@ -16,6 +18,14 @@ from jaxpipe.schedule.simulate import Simulation, simulate
 
 _MAX_ROWS = 16
 _GAP = " ~~ "
+
+
+class _Block(NamedTuple):
+    """One cell in the timeline, from one character to another."""
+
+    start: int
+    end: int
+    label: str
 
 
 def draw_text(schedule: Schedule, costs: Costs | None = None, *, width: int = 100) -> str:
@@ -41,8 +51,12 @@ def draw_text(schedule: Schedule, costs: Costs | None = None, *, width: int = 10
     if width < 40:
         raise ValueError(f"width={width} leaves no room for a timeline; use width=40 or more")
     simulation = simulate(schedule, costs)
-    rows = _rows(simulation)
+    rows, length = _blocks(simulation)
     margin = len(f"device {schedule.num_devices - 1}  ")
+    room = width - margin - len(_GAP)
+    windows = [(0, length)]
+    if length > width - margin:
+        windows = [(0, room * 2 // 3), (length - (room - room * 2 // 3), length)]
     lines = [_title(schedule)]
     for device, row in enumerate(rows):
         if schedule.num_devices > _MAX_ROWS:
@@ -52,7 +66,8 @@ def draw_text(schedule: Schedule, costs: Costs | None = None, *, width: int = 10
                     left_out = schedule.num_devices - 2 * half
                     lines.append(f"{'...':<{margin}}{left_out} more devices")
                 continue
-        lines.append(f"{f'device {device}':<{margin}}{_shorten(row, width - margin)}".rstrip())
+        drawn = _GAP.join(_draw(row, *window) for window in windows)
+        lines.append(f"{f'device {device}':<{margin}}{drawn}".rstrip())
     lines.append(_summary(simulation))
     return "\n".join(lines)
 
@@ -90,7 +105,8 @@ def _label(schedule: Schedule, cell: Cell) -> str:
     return "+".join(label(action) for action in cell)
 
 
-def _rows(simulation: Simulation) -> list[str]:
+def _blocks(simulation: Simulation) -> tuple[list[list[_Block]], int]:
+    """Where every cell of every device stands, in characters, and the length of the timeline."""
     schedule = simulation.schedule
     labels = [[_label(schedule, cell) for cell in row] for row in schedule.rows]
     durations = [
@@ -110,22 +126,29 @@ def _rows(simulation: Simulation) -> list[str]:
         ),
         default=0.0,
     )
-    end = round(simulation.makespan * scale)
-    rows = []
-    for row, row_labels in zip(schedule.rows, labels, strict=True):
-        text = ""
-        for cell, label in zip(row, row_labels, strict=True):
-            start = round(simulation.starts[cell[0]] * scale)
-            size = round(simulation.ends[cell[0]] * scale) - start
-            text += "." * (start - len(text))
-            if size > 0:
-                text += f"{label[: size - 1]:-<{size - 1}} "
-        rows.append(text + "." * (end - len(text)))
-    return rows
+    blocks = [
+        [
+            _Block(
+                round(simulation.starts[cell[0]] * scale),
+                round(simulation.ends[cell[0]] * scale),
+                label,
+            )
+            for cell, label in zip(row, row_labels, strict=True)
+        ]
+        for row, row_labels in zip(schedule.rows, labels, strict=True)
+    ]
+    return blocks, round(simulation.makespan * scale)
 
 
-def _shorten(row: str, width: int) -> str:
-    if len(row) <= width:
-        return row
-    head = (width - len(_GAP)) * 2 // 3
-    return row[:head] + _GAP + row[len(row) - (width - len(_GAP) - head) :]
+def _draw(blocks: list[_Block], first: int, last: int) -> str:
+    """The part of a row from one character to another; what is cut off loses its label."""
+    text = ""
+    for start, end, label in blocks:
+        if end <= first or start >= last or start == end:
+            continue
+        whole = first <= start and end <= last
+        start, end = max(start, first) - first, min(end, last) - first
+        text += "." * (start - len(text))
+        size = end - start - 1
+        text += f"{label[:size] if whole else '':-<{size}} "
+    return text + "." * (last - first - len(text))
