@@ -11,6 +11,7 @@ from jaxpipe.schedule.action import Cell
 from jaxpipe.schedule.notation import read_action
 from jaxpipe.schedule.placement import Placement
 from jaxpipe.schedule.schedule import Backward, Schedule
+from jaxpipe.schedule.sizes import check_sizes
 from jaxpipe.schedule.validate import ScheduleError, Violation, validate
 
 FORMAT = "jaxpipe-schedule"
@@ -85,8 +86,17 @@ def from_json(text: str) -> Schedule:
             backward=tuple(Backward(part) for part in data["backward"]),
             rows=_read_rows(data["rows"], data["name"]),
         )
+        check_sizes(
+            num_devices=schedule.num_devices,
+            num_microbatches=schedule.num_microbatches,
+            num_slices=schedule.num_slices,
+        )
     except KeyError as missing:
         raise ValueError(f"the JSON lacks the field {missing}; write it with to_json") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the JSON holds a value of the wrong type: {error}; write it with to_json"
+        ) from None
     validate(schedule)
     return schedule
 

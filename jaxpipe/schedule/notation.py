@@ -206,8 +206,11 @@ def _read_header(line: str) -> dict[str, str]:
             raise ValueError(
                 f"line 1: there is no header field {field!r}; use {', '.join(_KNOWN_FIELDS)}"
             )
-        if field in ("devices", "microbatches", "stages", "slices") and not value.isdecimal():
-            raise ValueError(f"line 1: {field}={value} is not a number; write {field}=4, say")
+        is_size = field in ("devices", "microbatches", "stages", "slices")
+        if is_size and not (value.isascii() and value.isdecimal() and int(value) > 0):
+            raise ValueError(
+                f"line 1: {field}={value} is not a number above 0; write {field}=4, say"
+            )
     for field in ("devices", "microbatches", "placement"):
         if field not in fields:
             raise ValueError(f"line 1: the header does not state {field}; add {field}=...")
@@ -246,9 +249,15 @@ def assemble(
         rows += ((),) * (found["devices"] - len(rows))  # idle devices at the end
         if placement is None:
             placement = fields["placement"]
-    elif placement is None:
+    if found["stages"] > max(len(actions), found["devices"]):
+        # Each would have an F; a slip of the finger must not fill the memory with placements.
+        raise ValueError(
+            f"schedule {name!r} names stage {found['stages'] - 1}, but has {len(actions)} actions "
+            f"in all, fewer than stages; check the numbers of the stages"
+        )
+    if placement is None:
         placement = _plain_loop(rows)
-    if isinstance(placement, str):
+    elif isinstance(placement, str):
         placement = _read_placement(placement, found)
     if fields is not None and "backward" in fields:
         backward = _read_backward(fields["backward"])

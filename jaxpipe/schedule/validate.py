@@ -65,6 +65,10 @@ class ScheduleError(ValueError):
         )
 
 
+_LISTED = 10_000
+"""About how many missing actions are listed one by one."""
+
+
 def validate(schedule: Schedule, *, activation_cap: int | None = None) -> None:
     """Raises if a schedule breaks a rule, with every violation.
 
@@ -134,6 +138,15 @@ def _sizes(schedule: Schedule) -> Iterator[Violation]:
                 problem=f"{name} has {found} entries for {expected} {what}s",
                 hint=f"give one entry per {what}",
             )
+    num_actions = sum(len(cell) for row in schedule.rows for cell in row)
+    num_forwards = schedule.num_stages * schedule.num_microbatches * schedule.num_slices
+    if num_forwards > 10 * num_actions + _LISTED:
+        yield Violation(
+            problem=f"{schedule.num_stages} stages, {schedule.num_microbatches} microbatches and "
+            f"{schedule.num_slices} slices need {num_forwards} forwards, but there are "
+            f"{num_actions} actions in all",
+            hint="check the sizes; so many missing actions are not listed one by one",
+        )
     placement = schedule.placement
     for index, path in enumerate(placement.paths):
         if len(path) != placement.num_stages:

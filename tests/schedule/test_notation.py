@@ -128,7 +128,7 @@ def test_a_file_that_breaks_rules_is_refused():
         ),
         (
             "# jaxpipe-schedule 1 devices=one microbatches=1 placement=loop",
-            "line 1: devices=one is not a number; write devices=4, say",
+            "line 1: devices=one is not a number above 0; write devices=4, say",
         ),
         (
             "# jaxpipe-schedule 1 devices=1 placement=loop",
