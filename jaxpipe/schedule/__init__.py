@@ -39,9 +39,9 @@ from jaxpipe.schedule.split_backward import split_backward as split_backward
 from jaxpipe.schedule.text import draw_text as draw_text
 from jaxpipe.schedule.torch_csv import from_torch_csv as from_torch_csv
 from jaxpipe.schedule.torch_csv import to_torch_csv as to_torch_csv
-from jaxpipe.schedule.validate import ScheduleError as ScheduleError
-from jaxpipe.schedule.validate import Violation as Violation
 from jaxpipe.schedule.validate import find_violations as find_violations
 from jaxpipe.schedule.validate import validate as validate
+from jaxpipe.schedule.violation import ScheduleError as ScheduleError
+from jaxpipe.schedule.violation import Violation as Violation
 from jaxpipe.schedule.walk import DeadlockError as DeadlockError
 from jaxpipe.schedule.walk import walk as walk

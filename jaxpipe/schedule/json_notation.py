@@ -12,7 +12,8 @@ from jaxpipe.schedule.notation import read_action
 from jaxpipe.schedule.placement import Placement
 from jaxpipe.schedule.schedule import Backward, Schedule
 from jaxpipe.schedule.sizes import check_sizes
-from jaxpipe.schedule.validate import ScheduleError, Violation, validate
+from jaxpipe.schedule.validate import validate
+from jaxpipe.schedule.violation import ScheduleError, Violation
 
 FORMAT = "jaxpipe-schedule"
 FORMAT_VERSION = 1

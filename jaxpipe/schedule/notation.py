@@ -28,7 +28,8 @@ from jaxpipe.schedule.placement import (
     named_placement,
 )
 from jaxpipe.schedule.schedule import Backward, Schedule
-from jaxpipe.schedule.validate import ScheduleError, Violation, validate
+from jaxpipe.schedule.validate import validate
+from jaxpipe.schedule.violation import ScheduleError, Violation
 
 FORMAT_VERSION = 1
 _HEADER = re.compile(r"#\s*jaxpipe-schedule\s+(?P<version>\d+)(?P<fields>(\s+\w+=\S+)*)\s*")

@@ -16,54 +16,16 @@
 All violations are found in one go, each with its place and with what would repair it.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
 from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.completeness import cells, find_duplicates, find_incomplete
 from jaxpipe.schedule.dependencies import awaited_roles
 from jaxpipe.schedule.live import peak_live
-from jaxpipe.schedule.schedule import Backward, Schedule
+from jaxpipe.schedule.schedule import Schedule
+from jaxpipe.schedule.violation import ScheduleError, Violation
 from jaxpipe.schedule.walk import DeadlockError, walk
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Violation:
-    """One broken rule.
-
-    Attributes:
-        device: The row where it is broken; None where it concerns the schedule as a whole.
-        column: The cell of that row; None where it concerns the row as a whole.
-        problem: What is wrong.
-        hint: What would repair it.
-    """
-
-    device: int | None = None
-    column: int | None = None
-    problem: str
-    hint: str
-
-    def __str__(self) -> str:
-        place = "schedule" if self.device is None else f"device {self.device}"
-        column = "" if self.column is None else f", column {self.column}"
-        return f"{place}{column}: {self.problem}; {self.hint}"
-
-
-class ScheduleError(ValueError):
-    """A schedule breaks rules.
-
-    Attributes:
-        violations: All of them.
-    """
-
-    def __init__(self, name: str, violations: list[Violation]) -> None:
-        self.violations = tuple(violations)
-        count = "1 violation" if len(violations) == 1 else f"{len(violations)} violations"
-        lines = "\n".join(f"  {violation}" for violation in violations)
-        super().__init__(
-            f"schedule {name!r} has {count} (devices and columns counted from 0):\n{lines}"
-        )
-
 
 _LISTED = 10_000
 """About how many missing actions are listed one by one."""
@@ -102,25 +64,18 @@ def find_violations(schedule: Schedule, *, activation_cap: int | None = None) ->
     violations += _ids_and_places(schedule)
     if violations:
         return violations  # neither does what is missing, or what waits for what
-    violations += _duplicates(schedule)
+    violations += find_duplicates(schedule)
     if violations:
         return violations  # nor which of two equal actions is meant
-    violations += _completeness(schedule)
-    out_of_order = list(_order(schedule))
-    violations += out_of_order
-    if not out_of_order:
-        violations += _cycles(schedule)
+    violations += find_incomplete(schedule)
+    deadlock = _find_deadlock(schedule)
+    if deadlock is not None:
+        # Most cycles come down to actions in the wrong order within a row, which is easier to say.
+        violations += list(_order(schedule)) or [_cycle(deadlock)]
     violations += _versions(schedule)
     if activation_cap is not None:
         violations += _memory(schedule, activation_cap)
     return violations
-
-
-def _cells(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
-    for device, row in enumerate(schedule.rows):
-        for column, cell in enumerate(row):
-            for action in cell:
-                yield device, column, action
 
 
 def _sizes(schedule: Schedule) -> Iterator[Violation]:
@@ -180,7 +135,21 @@ def _ids_and_places(schedule: Schedule) -> Iterator[Violation]:
                     problem="the cell is empty",
                     hint="leave idle cells out: a schedule holds order, not time",
                 )
-    for device, column, action in _cells(schedule):
+    placement = schedule.placement
+    one_path = placement.paths[0] if len(placement.paths) == 1 else ()
+    plain_kinds = (Kind.F, Kind.B, Kind.W, Kind.BW)
+    for device, column, action in cells(schedule):
+        kind, stage, microbatch, slice_, version = action
+        if (
+            kind in plain_kinds
+            and 0 <= stage < len(one_path)
+            and one_path[stage] == device
+            and microbatch is not None
+            and 0 <= microbatch < schedule.num_microbatches
+            and 0 <= slice_ < schedule.num_slices
+            and version >= 0
+        ):
+            continue  # nearly all actions: half a million of them should not take long
         problems = list(_problems_of_ids(schedule, action))
         if not problems:
             problems += _problems_of_place(schedule, device, action)
@@ -223,89 +192,9 @@ def _problems_of_place(
         yield f"its place is device {placed}", f"move it to row {placed}"
 
 
-def _duplicates(schedule: Schedule) -> Iterator[Violation]:
-    first: dict[Action, tuple[int, int]] = {}
-    for device, column, action in _cells(schedule):
-        # The same work at another version of the weights is the same work; updates differ by it.
-        same = action if action.kind is Kind.U else action._replace(version=0)
-        if same in first:
-            other = first[same]
-            yield Violation(
-                device=device,
-                column=column,
-                problem=f"{action} stands on device {other[0]}, column {other[1]} already",
-                hint="remove one of the two",
-            )
-        first.setdefault(same, (device, column))
-
-
-def _completeness(schedule: Schedule) -> Iterator[Violation]:
-    by_role = schedule.by_role
-    any_heads = any(role[0] == "H" for role in by_role)
-    for microbatch in range(schedule.num_microbatches):
-        for slice_ in range(schedule.num_slices):
-            if any_heads:
-                for part in range(schedule.num_devices):
-                    if ("H", part, microbatch, slice_) not in by_role:
-                        yield _missing(part, Action(Kind.H, part, microbatch, slice_))
-            for stage in range(schedule.num_stages):
-                yield from _completeness_of(schedule, stage, microbatch, slice_)
-
-
-def _completeness_of(
-    schedule: Schedule, stage: int, microbatch: int, slice_: int
-) -> Iterator[Violation]:
-    by_role, positions = schedule.by_role, schedule.positions
-    backward = schedule.backward[stage]
-    forward, input_, weight, recompute = (
-        by_role.get((role, stage, microbatch, slice_)) for role in "FBWR"
-    )
-    # A BW answers to both roles; a B beside it has been overwritten, so the actions are looked up.
-    named = {
-        kind: Action(kind, stage, microbatch, slice_, forward.version if forward else 0)
-        for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)
-    }
-    fused = named[Kind.BW] in positions
-    device = schedule.placement.device(stage, microbatch)
-
-    def too_many(action: Action, why: str) -> Violation:
-        on, column = positions[action]
-        return Violation(device=on, column=column, problem=f"{action} {why}", hint="remove it")
-
-    if forward is None:
-        yield _missing(device, named[Kind.F])
-    match backward:
-        case Backward.FULL:
-            if fused:
-                for kind in (Kind.B, Kind.W):
-                    if named[kind] in positions:
-                        yield too_many(named[kind], f"repeats what {named[Kind.BW]} does")
-            elif input_ is None and weight is None:
-                yield _missing(device, named[Kind.BW], " (or its B and W)")
-            elif input_ is None:
-                yield _missing(device, named[Kind.B])
-            elif weight is None:
-                yield _missing(device, named[Kind.W])
-        case Backward.INPUT:
-            if input_ is None:
-                yield _missing(device, named[Kind.B])
-            elif weight is not None:
-                yield too_many(weight, f"computes weight gradients of frozen stage {stage}")
-        case Backward.NONE:
-            for action in dict.fromkeys((input_, weight, recompute)):
-                if action is not None:
-                    yield too_many(action, f"is not wanted: stage {stage} has no backward")
-
-
-def _missing(device: int, action: Action, also: str = "") -> Violation:
-    return Violation(
-        device=device, problem=f"{action}{also} is missing", hint=f"add it to row {device}"
-    )
-
-
 def _order(schedule: Schedule) -> Iterator[Violation]:
     by_role, positions = schedule.by_role, schedule.positions
-    for device, column, action in _cells(schedule):
+    for device, column, action in cells(schedule):
         for role in awaited_roles(schedule, action):
             awaited = by_role.get(role)
             if awaited is None:
@@ -329,7 +218,7 @@ def _order(schedule: Schedule) -> Iterator[Violation]:
                 )
 
 
-def _cycles(schedule: Schedule) -> Iterator[Violation]:
+def _find_deadlock(schedule: Schedule) -> DeadlockError | None:
     by_role = schedule.by_role
 
     def awaited_by(schedule: Schedule, action: Action) -> list[Action]:
@@ -339,19 +228,24 @@ def _cycles(schedule: Schedule) -> Iterator[Violation]:
         for _ in walk(schedule, awaited_by):
             pass
     except DeadlockError as deadlock:
-        yield Violation(
-            device=deadlock.device,
-            column=deadlock.column,
-            problem="devices wait for each other in a cycle, each for the next and the last for "
-            f"the first: {' -> '.join(deadlock.links)}",
-            hint="issue one of them earlier in its row",
-        )
+        return deadlock
+    return None
+
+
+def _cycle(deadlock: DeadlockError) -> Violation:
+    return Violation(
+        device=deadlock.device,
+        column=deadlock.column,
+        problem="devices wait for each other in a cycle, each for the next and the last for "
+        f"the first: {' -> '.join(deadlock.links)}",
+        hint="issue one of them earlier in its row",
+    )
 
 
 def _versions(schedule: Schedule) -> Iterator[Violation]:
     newest: Counter[tuple[int, int]] = Counter()
     by_role = schedule.by_role
-    for device, column, action in _cells(schedule):
+    for device, column, action in cells(schedule):
         kind, stage, microbatch, slice_, version = action
         if kind is Kind.U:
             newest[device, stage] += 1
