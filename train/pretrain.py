@@ -16,9 +16,11 @@ import sys
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.checkpoint import CheckpointError, Checkpoints
+from jaxpipe.runtime.plan import bytes_text
 from train.build import build_pipeline, initial_params
 from train.config import Config, parse_arguments
 from train.corpus import Corpus, load_corpus
@@ -28,7 +30,7 @@ from train.interrupt import Interrupt
 from train.metrics import Clock, MetricsFile, Progress, bits_per_byte
 from train.optimizer import build_optimizer, learning_rate_schedule
 from train.run_folder import RunFolder
-from train.step import build_train_step, initial_state
+from train.step import build_train_step, bytes_per_device, initial_state
 from train.user_error import UserError
 
 
@@ -52,11 +54,12 @@ class Pretraining:
             batch_size=batch_size,
             seed=config.seed,
         )
-        self.held_out = held_out_batches(
+        held_out = held_out_batches(
             Windows(corpus.held_out, length, origin="held-out text"),
             batch_size=batch_size,
             num_batches=config.training.eval_batches,
         )
+        self.held_out = jax.tree.map(jnp.asarray, held_out)  # the same at every evaluation
         self.pipeline = build_pipeline(config)
         self.optimizer = build_optimizer(config.optimizer, config.training.steps)
         self.state = initial_state(initial_params(self.pipeline, config), self.optimizer)
@@ -67,6 +70,8 @@ class Pretraining:
         """What is about to run: the text, the devices, and the plan of a step."""
         devices = self.pipeline.spec.mesh.devices.ravel()
         corpus = self.corpus
+        key = jax.random.key(self.config.seed)
+        plan = self.pipeline.plan(self.state.params, self.held_out[0], key)
         return "\n".join(
             [
                 f"text     {corpus.description}: {len(corpus.training):,} bytes to train on, "
@@ -74,7 +79,9 @@ class Pretraining:
                 f"devices  {len(devices)} x {devices[0].device_kind}",
                 f"folder   {self.folder.path}",
                 "",
-                str(self.pipeline.plan(self.held_out[0])),
+                str(plan),
+                f"optimizer   {bytes_text(bytes_per_device(self.state.optimizer))} per device, "
+                "beside the memory above",
                 "",
             ]
         )

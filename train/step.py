@@ -1,6 +1,7 @@
 """One optimizer step as one compiled program, and the state that it updates in place."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,14 @@ def initial_state(params: Params, optimizer: optax.GradientTransformationExtraAr
     )
     moments = jax.jit(optimizer.init, out_shardings=shardings)(params)
     return TrainState(params=params, optimizer=moments)
+
+
+def bytes_per_device(tree: Any) -> int:
+    """What the arrays of a tree take on one device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
 
 
 def build_train_step(

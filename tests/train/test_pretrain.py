@@ -79,7 +79,16 @@ def test_the_plan_stands_before_the_first_step(tmp_path, config, capsys):
     assert main([str(config), "--run_dir", str(tmp_path / "run")]) == 0
     output = capsys.readouterr().out
     plan, progress = output.split("step 1/8")
-    for words in ("fingerprint", "devices  4 x cpu", "1f1b", "ticks", "bubble", "memory", "stage"):
+    for words in (
+        "fingerprint",
+        "devices  4 x cpu",
+        "1f1b",
+        "ticks",
+        "bubble",
+        "memory",
+        "stage",
+        "optimizer",
+    ):
         assert words in plan
     for words in ("bits/byte", "tok/s", "lr ", "left", "held-out loss", "done: 8"):
         assert words in progress

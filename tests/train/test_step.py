@@ -11,7 +11,7 @@ from train.build import build_pipeline, initial_params
 from train.corpus import load_corpus
 from train.data import TrainingBatches, Windows
 from train.optimizer import build_optimizer
-from train.step import build_train_step, initial_state
+from train.step import build_train_step, bytes_per_device, initial_state
 
 NUM_STEPS = 20
 
@@ -69,3 +69,18 @@ def test_initial_parameters_are_the_same_for_every_mesh(tmp_path, pipe):
         return pipeline.from_pipeline(initial_params(pipeline, config))
 
     jax.tree.map(np.testing.assert_array_equal, parameters(pipe), parameters(1))
+
+
+def test_the_moments_of_the_blocks_lie_on_their_devices(tmp_path):
+    config = tiny_config(tmp_path)
+    pipeline = build_pipeline(config)
+    state = initial_state(
+        initial_params(pipeline, config), build_optimizer(config.optimizer, NUM_STEPS)
+    )
+    params = state.params
+    block, outer = (
+        sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params.blocks, params.outer)
+    )
+    assert bytes_per_device(params) == block // 4 + outer
+    # Two moments, and the int32 counts of Adam and of the learning rate.
+    assert bytes_per_device(state.optimizer) == 2 * bytes_per_device(params) + 8
