@@ -16,6 +16,7 @@ import numpy as np
 from jaxpipe.lower.pools import Pool
 from jaxpipe.lower.program import Program
 from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.schedule import Backward
 
 UNWANTED = 0
 """The slot of the received pools for messages that carry nothing."""
@@ -103,7 +104,7 @@ def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
         device, _ = schedule.positions[action]
         stage, microbatch = action.stage, action.microbatch
         row = table[tick, device]
-        arrival = tick + 1 + program.hop_ticks
+        arrival = tick + 1
         if action.kind is Kind.F:
             row[Column.FORWARD] = 1
             row[Column.FORWARD_STAGE] = stage
@@ -146,6 +147,19 @@ def _check_encodable(program: Program) -> None:
         raise ValueError(
             f"the compiled loop runs F and BW, but {schedule.name!r} also has "
             f"{', '.join(sorted(kinds))}; use a schedule with fused backwards, such as '1f1b'"
+        )
+    without = [stage for stage, what in enumerate(schedule.backward) if what is not Backward.FULL]
+    if without:
+        raise ValueError(
+            f"the compiled loop runs the full backward of every stage, but {schedule.name!r} has "
+            f"none, or not all of it, in stages {without}; use a schedule that trains every stage, "
+            "such as '1f1b'"
+        )
+    if program.hop_ticks:
+        raise ValueError(
+            "the compiled loop receives a message in the tick after it was made, but this program "
+            f"of {schedule.name!r} lets it travel {program.hop_ticks} tick(s) longer; lower it "
+            "with hop_ticks=0"
         )
     if schedule.num_slices > 1:
         raise ValueError(
