@@ -61,6 +61,14 @@ class FlaxModel:
             )
         return _parameters(model, self.blocks)
 
+    def parameter_shapes(self) -> Params:
+        """Shapes of the parameters, in layer order."""
+        stacked = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self.num_layers, *leaf.shape), leaf.dtype),
+            nnx.to_pure_dict(self.block_state),
+        )
+        return Params(stacked, nnx.to_pure_dict(self.outer_state))
+
     def assemble(self, params: Params) -> nnx.Module:
         """The model with these parameters, which are in layer order."""
         blocks = params.blocks

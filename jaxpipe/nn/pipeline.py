@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from jaxpipe.nn.flax_model import Part, take_apart
 from jaxpipe.runtime.layer_program import Policy
-from jaxpipe.runtime.model import Params
+from jaxpipe.runtime.model import Params, PyTree
 from jaxpipe.runtime.pipeline import FunctionalPipeline
 from jaxpipe.runtime.remat import Remat, RematName
 from jaxpipe.schedule.costs import Costs
@@ -100,17 +100,24 @@ class Pipeline(FunctionalPipeline):
         """
         return self.to_pipeline(self.flax_model.parameters(model))
 
-    def init(self, create: Callable[[], nnx.Module]) -> Params:
-        """The parameters of a new model, made where they belong.
+    @property
+    def param_shapes(self) -> Params:
+        """Shapes, dtypes and shardings of the parameters in pipeline layout, without any array.
 
-        No device ever holds the whole model. The values are those of `params(create())`.
+        With an abstract model (`nnx.eval_shape`) they are enough for `plan`, and to compile a step
+        for devices that are not there.
         """
+        shapes = jax.eval_shape(self._lay_out, self.flax_model.parameter_shapes())
 
-        def make() -> Params:
-            params = self.flax_model.parameters(create())
-            return Params(self.spec.layout.to_pipeline(params.blocks), params.outer)
+        def shaped(tree: PyTree, sharding: NamedSharding) -> PyTree:
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+            )
 
-        return jax.jit(make, out_shardings=self.shardings)()
+        shardings = self.shardings
+        return Params(
+            shaped(shapes.blocks, shardings.blocks), shaped(shapes.outer, shardings.outer)
+        )
 
     def to_plain(self, params: Params) -> nnx.Module:
         """The model with these parameters, which are in pipeline layout."""

@@ -186,7 +186,7 @@ def _reached(reached: tuple[bool, ...], tree: PyTree) -> list:
 def _microbatch_shapes(spec: PipelineSpec, batch: PyTree, key: PyTree) -> tuple[PyTree, PyTree]:
     """Shapes of `(batch, keys)` and of the valid mask, cut into one replica's microbatches."""
 
-    def shard(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    def shard(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         rows = leaf.shape[0] // spec.num_replicas
         return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
 

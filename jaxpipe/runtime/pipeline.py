@@ -2,11 +2,12 @@
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.lower import Program, TableSizes, encode, lower
@@ -86,12 +87,12 @@ class FunctionalPipeline:
         self._loss = jax.jit(circular.loss(self.spec))
         self._forward = jax.jit(circular.forward(self.spec))
         self._plain = jax.jit(functools.partial(plain.value_and_grad, self.spec.model))
+        self._to_pipeline = jax.jit(self._lay_out, out_shardings=self.shardings)
 
     @functools.cached_property
-    def table(self) -> jax.Array:
-        """The program as integers, on the devices."""
-        sharding = NamedSharding(self.spec.mesh, PartitionSpec(None, "pipe"))
-        return jax.device_put(encode(self.program, self.sizes.num_ticks), sharding)
+    def table(self) -> np.ndarray:
+        """The program as integers, `[num_ticks, num_devices, len(Column)]`."""
+        return encode(self.program, self.sizes.num_ticks)
 
     def with_schedule(self, schedule: str | Schedule, *, costs: Costs | None = None) -> Self:
         """The same pipeline under another schedule with the same stages.
@@ -179,7 +180,7 @@ class FunctionalPipeline:
         they are.
         """
         return jax.tree.map(
-            lambda node: self._place(node) if isinstance(node, Params) else node,
+            lambda node: self._to_pipeline(node) if isinstance(node, Params) else node,
             tree,
             is_leaf=lambda node: isinstance(node, Params),
         )
@@ -204,16 +205,9 @@ class FunctionalPipeline:
             is_leaf=lambda node: isinstance(node, PartitionSpec),
         )
 
-    def _place(self, params: Params) -> Params:
-        return self._place_jitted(params)
-
-    @functools.cached_property
-    def _place_jitted(self) -> Callable[[Params], Params]:
-        layout = self.spec.layout
-        return jax.jit(
-            lambda params: Params(layout.to_pipeline(params.blocks), params.outer),
-            out_shardings=self.shardings,
-        )
+    def _lay_out(self, params: Params) -> Params:
+        """Parameters in pipeline layout, from layer order."""
+        return Params(self.spec.layout.to_pipeline(params.blocks), params.outer)
 
     def _check(self, params: Params, batch: PyTree, key: jax.Array | None) -> None:
         check_batch(batch, self.spec.num_replicas)
