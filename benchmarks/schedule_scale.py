@@ -52,7 +52,7 @@ def measure(num_devices: int, num_chunks: int, num_microbatches: int) -> dict[st
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=1024)

@@ -3,7 +3,7 @@
     python benchmarks/step_cost.py
 
 All devices of the pipeline are simulated on this machine's cores, so process CPU time says how much
-work a step does, whatever the pipeline's idle time: the claim is that the schedule adds next to none.
+work a step does, whatever the pipeline's idle time: the claim is that a schedule adds next to none.
 The plain step is one jitted program on one device: a scan over the same microbatches that adds up
 `jax.grad` of the unpipelined model. Repetitions alternate between the programs; the table shows
 medians, CPU time as a ratio to the plain step, and compile times.
@@ -117,7 +117,7 @@ def measure(
 
 def main() -> None:
     """Prints the environment and a table for every size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sequence", type=int, default=128)

@@ -11,7 +11,7 @@ from jaxpipe.nn.flax_model import Part, take_apart
 from jaxpipe.runtime.layer_program import Policy
 from jaxpipe.runtime.model import Params, PyTree
 from jaxpipe.runtime.pipeline import FunctionalPipeline
-from jaxpipe.runtime.remat import Remat, RematName
+from jaxpipe.runtime.remat import Remat
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.schedule import Schedule
 
@@ -75,7 +75,7 @@ class Pipeline(FunctionalPipeline):
         embed: Part = "embed",
         blocks: str = "blocks",
         head: Part = "head",
-        remat: "RematName | Policy | Remat" = "selective",
+        remat: str | Policy | Remat = "selective",
         compute_dtype: Any = None,
         layers_per_stage: Sequence[int] | None = None,
         costs: Costs | None = None,

@@ -21,7 +21,7 @@ from jaxpipe.runtime.microbatch import check_batch
 from jaxpipe.runtime.model import LayeredModel, Params, PyTree
 from jaxpipe.runtime.plan import PipelinePlan, make_plan
 from jaxpipe.runtime.randomness import check_step_key
-from jaxpipe.runtime.remat import Remat, RematName, choose_remat
+from jaxpipe.runtime.remat import Remat, choose_remat
 from jaxpipe.runtime.spec import PipelineSpec
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.names import make_schedule
@@ -60,7 +60,7 @@ class FunctionalPipeline:
         mesh: Mesh,
         num_microbatches: int,
         schedule: str | Schedule = "1f1b",
-        remat: "RematName | Policy | Remat" = "selective",
+        remat: str | Policy | Remat = "selective",
         compute_dtype: Any = None,
         layers_per_stage: Sequence[int] | None = None,
         costs: Costs | None = None,

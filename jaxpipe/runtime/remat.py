@@ -1,13 +1,10 @@
 """What a stage's forward keeps, and what its backward computes again."""
 
 import dataclasses
-from typing import Literal
 
 import jax
 
 from jaxpipe.runtime.layer_program import Policy
-
-RematName = Literal["none", "selective", "full"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +24,7 @@ class Remat:
     whole_stage: bool = False
 
 
-def choose_remat(remat: "RematName | Policy | Remat") -> Remat:
+def choose_remat(remat: str | Policy | Remat) -> Remat:
     """The choice for a name, or for a policy of `jax.checkpoint`.
 
     - `"none"` keeps everything: for a GELU alone that is five arrays.
