@@ -11,10 +11,10 @@ of a device apart, the block runs on device `d`
     V-Min     d              2P - 1 - d      2P + e + d          4P + e - 1 - d
     V-Half    2d             3P - 2 - d      3P + e - 1 + 2d     6P + e - 2 - d
 
-and W wherever there is time. The 1F1B-V block, whose BW takes two units, puts every action at the
-first time that is free on its device. The blocks are then squeezed together: devices may overtake
-what they would wait for, under the cap on activations of the blocks as they stand, and the fastest
-of a few orders is kept.
+and W at the first free time behind its B. The 1F1B-V block, whose BW takes two units, puts every
+action at the first time that is free on its device. The blocks are then squeezed together: devices
+may overtake what they would wait for, under the cap on activations of the blocks as they stand, and
+the fastest of a few orders is kept.
 
 Sizes: any number of devices `P` and of microbatches `M`.
 Memory in chunks' activations from F to W, of the `2 P` that 1F1B's first device keeps: about half
@@ -23,7 +23,6 @@ Idle time: V-Half about half of 1F1B's and V-Min about two thirds. At P = 4, M =
 F = B = W = 1 V-Half idles 2.5, V-Min 5.5, 1F1B-V (whose W is fused) 7.5, and 1F1B 9.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -35,7 +34,6 @@ from jaxpipe.schedule.reorder import reorder
 from jaxpipe.schedule.retime import fastest
 from jaxpipe.schedule.schedule import Backward, Schedule
 from jaxpipe.schedule.sizes import check_sizes
-from jaxpipe.schedule.split_backward import split_backward
 from jaxpipe.schedule.timetable import rows_in_planned_order
 
 _PERIOD = 6
@@ -108,19 +106,39 @@ def _first_fit(num_devices: int) -> Block:
     return [(row[0], row[1], row[2], row[3]) for row in times]
 
 
+def _weight_times(times: tuple[int, int, int, int]) -> tuple[int, int]:
+    """When W of the second and of the first stage run: each at the first free time behind its B."""
+    taken = {time % _PERIOD for time in times}
+    found = []
+    for time in times[2:]:
+        time += 1
+        while time % _PERIOD in taken:
+            time += 1
+        taken.add(time % _PERIOD)
+        found.append(time)
+    return found[0], found[1]
+
+
 def _squeezed(name: str, block: Block, num_microbatches: int, *, split: bool) -> Schedule:
     num_devices = len(block)
     placement = v_placement(num_devices)
+    backward = Kind.B if split else Kind.BW
     planned = []
     for microbatch, (device, times) in itertools.product(range(num_microbatches), enumerate(block)):
-        stages = (device, 2 * num_devices - 1 - device)
-        for kind, stage, time in (
-            (Kind.F, stages[0], times[0]),
-            (Kind.F, stages[1], times[1]),
-            (Kind.BW, stages[1], times[2]),
-            (Kind.BW, stages[0], times[3]),
-        ):
-            planned.append((float(time + _PERIOD * microbatch), Action(kind, stage, microbatch)))
+        first, second = device, 2 * num_devices - 1 - device
+        actions = [
+            (times[0], Action(Kind.F, first, microbatch)),
+            (times[1], Action(Kind.F, second, microbatch)),
+            (times[2], Action(backward, second, microbatch)),
+            (times[3], Action(backward, first, microbatch)),
+        ]
+        if split:
+            of_second, of_first = _weight_times(times)
+            actions += [
+                (of_second, Action(Kind.W, second, microbatch)),
+                (of_first, Action(Kind.W, first, microbatch)),
+            ]
+        planned += [(float(time + _PERIOD * microbatch), action) for time, action in actions]
     blocks = Schedule.of_actions(
         rows_in_planned_order(planned, placement=placement, num_devices=num_devices),
         name=name,
@@ -132,22 +150,19 @@ def _squeezed(name: str, block: Block, num_microbatches: int, *, split: bool) ->
     # Below four, two chunks leave no room for one activation to come while another one goes.
     cap = max(4, *peak_live(blocks, until=Kind.W))
     candidates = [
-        reorder(
-            split_backward(blocks) if split else blocks,
-            costs=None,
-            activation_cap=cap,
-            look_ahead=look_ahead,
-        )
-        for look_ahead in (0, 2, 4)
+        reorder(blocks, costs=None, activation_cap=cap, look_ahead=look_ahead)
+        for look_ahead in ((0, 2, 4) if split else (0, 2, 4, 8))
     ]
+    candidates.append(blocks)
     if not split:
-        listed = greedy(
-            num_devices,
-            num_microbatches,
-            num_chunks=2,
-            activation_cap=cap,
-            forwards_first=True,
-            name=name,
+        candidates.append(
+            greedy(
+                num_devices,
+                num_microbatches,
+                num_chunks=2,
+                activation_cap=cap,
+                forwards_first=True,
+                name=name,
+            )
         )
-        candidates += [blocks, listed]
-    return dataclasses.replace(fastest(candidates), name=name)
+    return fastest(candidates)

@@ -151,6 +151,19 @@ def test_v_half_and_v_min_against_1f1b():
         assert max(peak_live(schedule, until=Kind.W)) == peak
 
 
+@pytest.mark.parametrize(
+    ("name", "makespan", "peak"),
+    [("zbv", 103, 16), ("v_half", 113, 10), ("v_min", 123, 8)],
+)
+def test_v_schedules_of_eight_devices_are_no_worse_than_published(name, makespan, peak):
+    """P = 8, M = 16, in units of one chunk's F = B = W."""
+    simulation = simulate(
+        make_schedule(name, 8, 16), Costs(forward=2.0, backward_input=2.0, backward_weight=2.0)
+    )
+    assert simulation.makespan <= makespan
+    assert max(simulation.peak_live_to_weight_gradient) <= peak
+
+
 @pytest.mark.parametrize(("P", "M"), SIZES)
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_seq1f1b(P, M, k):
