@@ -40,11 +40,12 @@ def build_pipeline(config: Config) -> Pipeline:
             schedule=config.pipeline.schedule,
             num_microbatches=config.pipeline.num_microbatches,
             remat=config.pipeline.remat,
+            compute_dtype=config.model.dtype,
         )
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
 def initial_params(pipeline: Pipeline, config: Config) -> Params:
-    """Initial parameters, made where they belong; the same for every mesh."""
-    return pipeline.init(lambda: create_model(config))
+    """Initial parameters, bit for bit the same for every mesh."""
+    return pipeline.params(create_model(config))
