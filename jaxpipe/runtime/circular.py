@@ -147,7 +147,7 @@ class _Sweep:
             result = _cond(active & leaves, lambda _: leave(x, microbatch), empty)
             return jax.lax.ppermute(x, "pipe", right), result
 
-        ticks = jnp.arange(num_microbatches + num_devices - 1)
+        ticks = jnp.arange(num_microbatches + num_devices - 1, dtype=jnp.int32)
         _, results = jax.lax.scan(tick, _zeros(self.x), ticks)
         return jax.tree.map(lambda leaf: leaf[self.last_device :], results)
 
@@ -188,7 +188,7 @@ class _Sweep:
             return _cond(position < count, lambda x: block(params, x, first + position), x), None
 
         blocks = jax.tree.map(lambda leaf: leaf[chunk], self.params.blocks)
-        return jax.lax.scan(layer, x, (blocks, jnp.arange(layout.max_layers)))[0]
+        return jax.lax.scan(layer, x, (blocks, jnp.arange(layout.max_layers, dtype=jnp.int32)))[0]
 
     def _end(self, x: PyTree, microbatch: jax.Array) -> PyTree:
         batch, keys = self._side(microbatch)
