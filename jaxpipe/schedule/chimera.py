@@ -1,7 +1,7 @@
 """Chimera and BitPipe: two pipelines in opposite directions fill each other's bubbles.
 
 Li, Hoefler: Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines
-(2021), arXiv 2107.06925. Wu, Chen, Yu, Wang: BitPipe: Bidirectional Interleaved Pipeline
+(2021), arXiv 2107.06925. Wu, Chen, Yu: BitPipe: Bidirectional Interleaved Pipeline
 Parallelism for Accelerating Large Models Training (2024), arXiv 2410.19367: the same with every
 direction laid out as a V of `2 P` stages.
 

@@ -4,10 +4,10 @@ Zhuang, Zheng, Li and others: On Optimizing the Communication of Model Paralleli
 arXiv 2211.05322; the large warm-up of DAPPLE (Fan and others, arXiv 2007.01045) is the same.
 
 Rule: device `d` warms up with `min(M, 2 (P - d) - 1)` forwards, then alternates one backward and
-one forward, then drains the backwards. Two devices, four microbatches (`.` is idle):
+one forward, then drains the backwards. Two devices, four microbatches (dots are idle time):
 
-    device 0   F0 F1 F2 BW0-- F3 BW1-- .  BW2-- .  BW3--
-    device 1   .  F0 BW0-- F1 BW1-- F2 BW2-- F3 BW3--
+    device 0  F0 F1 F2 ...BW0-- F3 BW1-- ...BW2-- ...BW3--
+    device 1  ...F0 BW0-- F1 BW1-- F2 BW2-- F3 BW3-- ......
 
 Sizes: any number of devices `P` and of microbatches `M`.
 Idle per device: `(P - 1) (F + BW)`, like 1F1B. What it buys: a neighbour's result is needed one

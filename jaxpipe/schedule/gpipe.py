@@ -1,13 +1,13 @@
 """GPipe: all forwards, then all backwards.
 
-Huang, Cheng, Bapna, Firat, Chen, Chen, Lee, Ngiam, Le, Wu, Chen: GPipe: Efficient Training of
-Giant Neural Networks using Pipeline Parallelism (2019), arXiv 1811.06965.
+Huang, Cheng, Bapna and others: GPipe: Efficient Training of Giant Neural Networks using Pipeline
+Parallelism (2018), arXiv 1811.06965.
 
 Rule: every device forwards the microbatches in ascending order and, after the last, backwards them
-in the same order. Two devices, three microbatches (`.` is idle, a backward lasts two):
+in the same order. Two devices, three microbatches (dots are idle time, a backward lasts two):
 
-    device 0   F0 F1 F2 .  .  BW0-- BW1-- BW2--
-    device 1   .  F0 F1 F2 BW0-- BW1-- BW2--
+    device 0  F0 F1 F2 .........BW0-- BW1-- BW2--
+    device 1  ...F0 F1 F2 BW0-- BW1-- BW2-- ......
 
 Sizes: any number of devices and of microbatches.
 Idle per device: `(P - 1) (F + BW)`, with `P` devices and `F`, `BW` the costs of a microbatch's

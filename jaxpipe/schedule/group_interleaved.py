@@ -1,11 +1,12 @@
 """Interleaved 1F1B with small groups and half the warm-up: fewer activations, a longer ramp.
 
-Wan, Qi, Huang, Li, Lin, Yu: PipeOffload: Improving Scalability of Pipeline Parallelism with Memory
-Optimization (2025), arXiv 2503.01328 (section on selective interleaving).
+Wan, Qi, Huang, Li, Lin: PipeOffload: Improving Scalability of Pipeline Parallelism with Memory
+Optimization (2025), arXiv 2503.01328.
 
 Rule: as interleaved 1F1B, but the groups may be smaller than `P`, down to half of it, and device
 `d` warms up with `P - 1 - d` forwards more than come before the first one of its last chunk: in
-groups of `N` that is `(v - 1) N + (P - 1 - d)`.
+groups of `N` that is `(v - 1) N + (P - 1 - d)`. `staggered` has no groups: the chunks take turns
+with every microbatch, each chunk one microbatch behind the one before.
 
 Sizes: any number of devices `P`, of chunks `v` and of microbatches `M`; groups of
 `N = ceil(P / 2)` to `P`. A last group that is not full is planned as if it were, and what it lacks
@@ -14,8 +15,8 @@ Memory, in chunks' activations: `min(v M, (v - 1) N + P - d)` on device `d`, aga
 `(v - 1) P + 2 (P - 1 - d) + 1` of interleaved 1F1B.
 The shorter warm-up suits a split backward, where the next device waits for B alone. With W right
 behind its B (`split_backward`), `P` = 4, `M` = 8, `v` = 2 and F = B = W it takes 56, 55, 54 chunks'
-F in groups of 2, 3, 4, and with W in the idle time (`fill_weights`) 53, 52, 51, which is the least
-possible.
+F in groups of 2, 3, 4, and with W in the idle time (`fill_weights`) 53, 52 and 51, below which no
+order can get.
 """
 
 from jaxpipe.schedule.action import Action, Kind

@@ -6,11 +6,11 @@ Using Megatron-LM (2021), arXiv 2104.04473.
 Rule: stage `s` lies on device `s mod P`. Microbatches go in groups: all of a group through the
 first chunk, then all through the second, and so on. Device `d` warms up with
 `(v - 1) N + 2 (P - 1 - d)` forwards, `N` being the size of the first group, then alternates one
-forward and one backward. Two devices, two chunks, two microbatches (`.` is idle, stages are named,
-a backward lasts two):
+forward and one backward. Two devices, two chunks, two microbatches (dots are idle time, stages
+are named, a backward lasts two):
 
-    device 0   0F0 0F1 2F0 2F1 .   2BW0-- .   2BW1-- 0BW0-- .  0BW1--
-    device 1   .   1F0 1F1 3F0 3BW0-- 3F1 3BW1-- 1BW0-- 1BW1--
+    device 0  0F0 0F1 2F0 2F1 ........2BW0--- ....2BW1--- 0BW0--- 0BW1---
+    device 1  ....1F0 1F1 3F0 3BW0--- 3F1 3BW1--- 1BW0--- 1BW1--- ........
 
 Sizes: any number of devices `P`, of chunks `v` and of microbatches `M`. By default the groups are
 `M // P` (at least one), as equal as can be, so that none but a single one is smaller than `P`: a

@@ -1,14 +1,14 @@
 """1F1B: as few forwards ahead as keep the pipeline busy, then one backward for each forward.
 
-Narayanan, Phanishayee, Shi, Chen, Zaharia: Memory-Efficient Pipeline-Parallel DNN Training (2021),
+Narayanan, Phanishayee, Shi, Chen, Zaharia: Memory-Efficient Pipeline-Parallel DNN Training (2020),
 arXiv 2006.09503 (there called PipeDream-Flush; also DAPPLE, Fan and others, arXiv 2007.01045).
 
 Rule: device `d` warms up with `min(M, P - d)` forwards, then alternates one backward and one
-forward until the forwards end, then drains the backwards. Two devices, three microbatches (`.` is
-idle, a backward lasts two):
+forward until the forwards end, then drains the backwards. Two devices, three microbatches (dots are
+idle time, a backward lasts two):
 
-    device 0   F0 F1 .  BW0-- F2 .  BW1-- .  BW2--
-    device 1   .  F0 BW0-- F1 BW1-- F2 BW2--
+    device 0  F0 F1 ......BW0-- F2 BW1-- ...BW2--
+    device 1  ...F0 BW0-- F1 BW1-- F2 BW2-- ......
 
 Sizes: any number of devices `P` and of microbatches `M`, also `M < P`.
 Idle per device: `(P - 1) (F + BW)`, with `F`, `BW` the costs of a microbatch's forward and backward

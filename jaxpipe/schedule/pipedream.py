@@ -1,8 +1,8 @@
 """PipeDream and PipeDream-2BW: 1F1B whose weights change while microbatches are under way.
 
-Narayanan, Harlap, Phanishayee and others: PipeDream: Generalized Pipeline Parallelism for DNN
-Training (SOSP 2019), arXiv 1806.03377. Narayanan, Phanishayee, Shi, Chen, Zaharia: Memory-Efficient
-Pipeline-Parallel DNN Training (2021), arXiv 2006.09503 (2BW).
+Harlap, Narayanan, Phanishayee and others: PipeDream: Fast and Efficient Pipeline Parallel DNN
+Training (2018), arXiv 1806.03377. Narayanan, Phanishayee, Shi, Chen, Zaharia: Memory-Efficient
+Pipeline-Parallel DNN Training (2020), arXiv 2006.09503 (2BW).
 
 Rule: the order is that of 1F1B, and the pipeline is never drained between updates. Version 0 is the
 initial weights. Microbatch `k` reads, in its F and its BW alike,

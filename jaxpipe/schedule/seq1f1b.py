@@ -1,7 +1,7 @@
 """Seq1F1B: 1F1B over token slices instead of whole microbatches.
 
-Sun, Zhao, Han, Yang, Li, Zhang, Shi: Seq1F1B: Efficient Sequence-Level Pipeline Parallelism for
-Large Language Model Training (2024), arXiv 2406.03488.
+Sun, Zhao, Han and others: Seq1F1B: Efficient Sequence-Level Pipeline Parallelism for Large Language
+Model Training (2024), arXiv 2406.03488.
 
 Rule: a microbatch is cut into `k` slices. Forwards go through the microbatches, and through the
 slices of each, in ascending order; backwards take microbatches first in, first out, and the slices

@@ -11,10 +11,10 @@ keep from F to W, and in how many forwards it warms up with:
     zb2p            2 P            the same
     zb_h2           2 P - 1        the same
 
-`zb_h1` on two devices and three microbatches (`.` is idle):
+`zb_h1` on two devices and three microbatches (dots are idle time):
 
-    device 0   F0 F1 .  B0 W0 F2 B1 W1 B2 W2
-    device 1   .  F0 B0 F1 B1 W0 F2 B2 W1 W2
+    device 0  F0 F1 ...B0 W0 F2 B1 W1 B2 W2
+    device 1  ...F0 B0 F1 B1 W0 F2 B2 W1 W2
 
 Sizes: any number of devices `P` and of microbatches `M`.
 Idle per device, from `M >= P`: `zb_h1` `(P - 1) (F + B - W)`. From `M >= 2 P - 1`, `zb_h2` spans

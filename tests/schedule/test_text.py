@@ -65,10 +65,10 @@ def test_long_schedules_fit_the_width(width, sizes):
 
 
 def test_left_out_time_and_devices_are_marked():
-    drawing = str(one_f_one_b(40, 60))
+    drawing = str(one_f_one_b(40, 20))
     assert "~~" in drawing
     assert "...        24 more devices" in drawing
-    assert "peak live activations 40 at most" in drawing
+    assert "peak live activations 20 at most" in drawing
 
 
 def test_a_width_without_room_is_refused():
