@@ -232,13 +232,14 @@ def pretrain(config: Config, folder: RunFolder, *, resume: bool) -> int:
     simulate_devices(config.mesh)
     corpus = load_corpus(config.data.path, held_out_percent=config.data.held_out_percent)
     run = Pretraining(config, folder, corpus)
+    if resume:
+        with Checkpoints(folder.checkpoint_folder) as checkpoints:
+            run.restore(checkpoints)
     description = run.describe()
     # Nothing is written before here: a run that cannot start leaves no folder behind.
     with Checkpoints(
         folder.checkpoint_folder, keep=config.training.keep_checkpoints
     ) as checkpoints:
-        if resume:
-            run.restore(checkpoints)
         folder.write_config(config)
         metrics = MetricsFile(folder.metrics_file, last_step=run.step)
         run.progress.say(description)

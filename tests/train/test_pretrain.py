@@ -243,6 +243,7 @@ def test_what_cannot_start_leaves_no_folder(tmp_path, config, capsys, extra, mes
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path, config, capsys):
     error = refused(
         [
