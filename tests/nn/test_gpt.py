@@ -14,7 +14,7 @@ from jaxpipe import Pipeline, make_mesh
 from jaxpipe.nn.flax_model import take_apart
 from jaxpipe.runtime import plain
 from jaxpipe.runtime.model import PyTree
-from models.config import GPTConfig
+from models.config import GPTConfig, Positions
 from models.gpt import GPT
 from tests.nn.pairwise import all_pairs, pairs_of
 from tests.runtime.closeness import FLOAT64, assert_close
@@ -53,7 +53,7 @@ TABLE = all_pairs(FACTORS)
 
 
 @functools.cache
-def make_model(is_tied: bool, dropout: float, num_kv_heads: int, positions: str) -> GPT:
+def make_model(is_tied: bool, dropout: float, num_kv_heads: int, positions: Positions) -> GPT:
     config = GPTConfig(
         vocab_size=VOCABULARY,
         max_sequence_length=LENGTH,

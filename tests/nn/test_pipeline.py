@@ -46,7 +46,7 @@ def assert_identical(found: nnx.Module, expected: nnx.Module) -> None:
 def test_there_and_back_is_the_same_model(options, num_stages):
     model = Model(**options)
     pipeline = make_pipeline(model, num_stages)
-    back = pipeline.to_plain(pipeline.params(model))
+    back: Any = pipeline.to_plain(pipeline.params(model))
     assert_identical(back, model)
     if options["is_tied"]:
         assert back.head.table is back.embed.table
@@ -114,9 +114,9 @@ def test_an_optimizer_s_state_moves_with_the_parameters():
     """Saved from 4 stages, loaded into 2, the moments included."""
     model = Model(is_stacked=True)
     four, two = make_pipeline(model, 4), make_pipeline(model, 2)
-    params = four.params(model)
+    params: Any = four.params(model)
     _, grads = four.value_and_grad(params, make_batch())
-    optimizer = optax.adam(0.1)
+    optimizer: Any = optax.adam(0.1)
     state = optimizer.update(grads, optimizer.init(params), params)[1]
     plain_state = jax.device_get(four.from_pipeline(state))
     assert plain_state[0].mu.blocks["linear"]["kernel"].shape[0] == 5
@@ -174,8 +174,8 @@ class WithStatistics(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.head.statistics = nnx.BatchStat(jnp.zeros(3))
-        self.head.counts = nnx.Param(jnp.zeros(3, jnp.int32))
+        self.statistics = nnx.BatchStat(jnp.zeros(3))
+        self.counts = nnx.Param(jnp.zeros(3, jnp.int32))
 
 
 class Shared(Model):
@@ -183,7 +183,9 @@ class Shared(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks[1].linear.kernel = self.blocks[0].linear.kernel
+        first, second = Block(nnx.Rngs(0)), Block(nnx.Rngs(1))
+        second.linear.kernel = first.linear.kernel
+        self.blocks = nnx.List([first, second])
 
 
 class Odd(Model):
@@ -224,7 +226,7 @@ class Misshapen(Model):
         (
             WithStatistics,
             {},
-            "Found: head.counts has dtype int32; head.statistics is a BatchStat. For dropout, take "
+            "Found: counts has dtype int32; statistics is a BatchStat. For dropout, take "
             "`keys` as an argument instead of an nnx.Rngs",
         ),
         (

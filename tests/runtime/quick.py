@@ -18,7 +18,7 @@ OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 @functools.cache
 def _options() -> dict[str, Any]:
     """The options that this version of XLA knows."""
-    options = UNOPTIMIZED | OLDER_LOOPS
+    options: dict[str, Any] = UNOPTIMIZED | OLDER_LOOPS
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except jax.errors.JaxRuntimeError:

@@ -75,9 +75,10 @@ def compiled_text(pipeline: FunctionalPipeline) -> str:
         shaped(batch, PartitionSpec("data")),
         None,
     )
-    return (
-        jax.jit(engine.value_and_grad(spec, pipeline.sizes)).lower(*arguments).compile().as_text()
-    )
+    step = jax.jit(engine.value_and_grad(spec, pipeline.sizes))
+    text = step.lower(*arguments).compile().as_text()
+    assert text is not None
+    return text
 
 
 def buffers_of(pipeline: FunctionalPipeline) -> set[tuple[int, ...]]:

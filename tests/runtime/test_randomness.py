@@ -11,7 +11,8 @@ from jaxpipe.runtime.randomness import EMBED, check_step_key, example_keys, part
 from tests.runtime.as_users_call import unchecked
 
 
-def bits(keys: jax.Array) -> np.ndarray:
+def bits(keys: jax.Array | None) -> np.ndarray:
+    assert keys is not None
     return np.asarray(jax.random.key_data(keys))
 
 

@@ -1,6 +1,7 @@
 """Whole runs: twenty steps of an optimizer lead through the same losses for every layout."""
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,7 +9,6 @@ import optax
 import pytest
 
 from jaxpipe.runtime import FunctionalPipeline, make_mesh, plain
-from tests.runtime.reference import key_of
 from tests.runtime.toy import toy_batch, toy_model, toy_params
 
 NUM_LAYERS, NUM_STEPS = 5, 20
@@ -18,11 +18,16 @@ OPTIMIZERS = {
 }
 
 
+def run_pipeline(pipeline: FunctionalPipeline, params: Any, batch: Any, key: jax.Array) -> tuple:
+    (_, means), grads = pipeline.value_and_grad(params, batch, key)
+    return means, grads
+
+
 @functools.cache
 def train(optimizer: str, dtype: str, mesh: tuple[int, int] | None) -> tuple[float, ...]:
     """The loss of every step; without a mesh, those of the unpipelined program."""
     update = OPTIMIZERS[optimizer]()
-    params = toy_params(NUM_LAYERS, dtype)
+    params: Any = toy_params(NUM_LAYERS, dtype)
     if mesh is None:
         run = functools.partial(plain.value_and_grad, toy_model(NUM_LAYERS))
     else:
@@ -30,14 +35,12 @@ def train(optimizer: str, dtype: str, mesh: tuple[int, int] | None) -> tuple[flo
             toy_model(NUM_LAYERS), mesh=make_mesh(*mesh), num_microbatches=3
         )
         params = pipeline.to_pipeline(params)
-
-        def run(params, batch, key):
-            (_, means), grads = pipeline.value_and_grad(params, batch, key)
-            return means, grads
+        run = functools.partial(run_pipeline, pipeline)
 
     @jax.jit
     def step(params, state, batch, key):
-        means, grads = run(params, batch, key)
+        result: Any = run(params, batch, key)
+        means, grads = result
         # optax promotes dtypes now and then.
         with jax.numpy_dtype_promotion("standard"):
             changes, state = update.update(grads, state, params)
@@ -49,7 +52,9 @@ def train(optimizer: str, dtype: str, mesh: tuple[int, int] | None) -> tuple[flo
     losses = []
     for number in range(NUM_STEPS):
         batch = toy_batch(8, dtype, seed=number % 4)
-        params, state, loss = step(params, state, batch, jax.random.fold_in(key_of(0), number))
+        params, state, loss = step(
+            params, state, batch, jax.random.fold_in(jax.random.key(0), number)
+        )
         losses.append(float(loss))
     return tuple(losses)
 

@@ -34,12 +34,12 @@ def ids(case: object) -> str:
 
 
 def both_schedules(
-    num_stages: int, num_replicas: int, num_microbatches: int, remat: str
+    mesh: tuple[int, int], num_microbatches: int, remat: str
 ) -> dict[str, FunctionalPipeline]:
     """GPipe and 1F1B in one executable."""
     pipeline = FunctionalPipeline(
         toy_model(NUM_LAYERS),
-        mesh=make_mesh(num_stages, num_replicas),
+        mesh=make_mesh(*mesh),
         num_microbatches=num_microbatches,
         schedule="gpipe",
         remat=remat,
@@ -70,7 +70,7 @@ def check(
 @pytest.mark.parametrize("num_microbatches", MICROBATCHES)
 @pytest.mark.parametrize("mesh", MESHES, ids=ids)
 def test_every_gradient_is_that_of_the_plain_program(float64, mesh, num_microbatches, remat):
-    pipelines = both_schedules(*mesh, num_microbatches, remat)
+    pipelines = both_schedules(mesh, num_microbatches, remat)
     one = pipelines["1f1b"]
     step = quick_jit(engine.value_and_grad(one.spec, one.sizes))
     params, batch = one.to_pipeline(toy_params(NUM_LAYERS)), toy_batch(NUM_EXAMPLES)
@@ -96,7 +96,7 @@ DROPOUT_CASES = [
 
 @pytest.mark.parametrize(("mesh", "num_microbatches", "remat"), DROPOUT_CASES, ids=ids)
 def test_dropout_is_that_of_the_plain_program(float64, mesh, num_microbatches, remat):
-    pipelines = both_schedules(*mesh, num_microbatches, remat)
+    pipelines = both_schedules(mesh, num_microbatches, remat)
     one = pipelines["1f1b"]
     step = quick_jit(engine.value_and_grad(one.spec, one.sizes))
     params, batch = one.to_pipeline(toy_params(NUM_LAYERS)), toy_batch(NUM_EXAMPLES)
@@ -116,7 +116,7 @@ def test_dropout_changes_the_loss_with_the_key(float64):
     ids=ids,
 )
 def test_float32(mesh, num_microbatches, remat):
-    pipelines = both_schedules(*mesh, num_microbatches, remat)
+    pipelines = both_schedules(mesh, num_microbatches, remat)
     one = pipelines["1f1b"]
     step = quick_jit(engine.value_and_grad(one.spec, one.sizes))
     params = one.to_pipeline(toy_params(NUM_LAYERS, "float32"))
@@ -195,7 +195,7 @@ def test_microbatches_in_any_order(float64):
 @pytest.mark.parametrize("mesh", [(4, 1), (2, 2)], ids=ids)
 def test_poisoned_bubbles_change_nothing(float64, mesh, remat):
     """Empty buffers are filled with NaN: not one bit of the results may change."""
-    pipeline = both_schedules(*mesh, 5, remat)["1f1b"]
+    pipeline = both_schedules(mesh, 5, remat)["1f1b"]
     params, batch = pipeline.to_pipeline(toy_params(NUM_LAYERS)), toy_batch(NUM_EXAMPLES)
     clean, poisoned = (
         quick_jit(engine.value_and_grad(pipeline.spec, pipeline.sizes, poison=poison))(
