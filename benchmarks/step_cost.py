@@ -31,7 +31,13 @@ from jaxpipe.runtime import plain
 from models import GPT, GPTConfig
 
 SIZES = ((4, 8), (4, 32))
-FORMS = (("1f1b", "selective"), ("1f1b", "none"), ("1f1b", "full"), ("gpipe", "selective"))
+FORMS = (
+    ("1f1b", "selective"),
+    ("1f1b", "none"),
+    ("1f1b", "full"),
+    ("gpipe", "selective"),
+    ("zb_h1", "selective"),
+)
 
 
 def loss(logits: jax.Array, *, targets: jax.Array) -> jax.Array:

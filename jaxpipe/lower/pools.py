@@ -6,11 +6,13 @@ actions:
     activation        what F reads: from its arrival (or from the F before it on the same device)
     input             what R starts from: from F until R (only where R stands in the schedule)
     stash             what the backward reads: from F, or from R, until B or BW
-    weight_stash      what W reads of the forward: from F, or from R, until W (only where B and W
-                      are split)
+    weight_stash      what W reads of the forward: from F, or from R, until W
     gradient          what B or BW starts from: from its arrival; on the last stage from F, which
                       runs the head and leaves the gradient of its loss
     weight_gradient   what W reads of the backward: from B until W
+
+The two pools of W exist in schedules that split some backward into B and W. There a BW is a B and a
+W at once.
 
 Moments: tick `t` has the moments `t * width + 0`, when messages arrive, and `+ 1 + slot` for the
 slots of the tick form, so a slot of a pool that was read in a tick can be filled again by the next
@@ -46,6 +48,7 @@ def lifetimes(
     F that fills them.
     """
     width = len(form.value) + 1
+    is_split = any(action.kind is Kind.W for action in ticks)
     found: defaultdict[Pool, list[list[Lifetime]]] = defaultdict(
         lambda: [[] for _ in range(schedule.num_devices)]
     )
@@ -79,14 +82,15 @@ def lifetimes(
                     else:
                         arrived = moment(forward)
                     found[Pool.GRADIENT][device].append(Lifetime(action, arrived, moment(action)))
-                case Kind.W:
-                    forward = _neighbour(schedule, action, "F")
-                    backward = _neighbour(schedule, action, "B")
-                    filled = moment(_stash_writer(schedule, action))
-                    end = moment(action)
-                    found[Pool.WEIGHT_STASH][device].append(Lifetime(forward, filled, end))
-                    kept = Lifetime(action, moment(backward), end)
-                    found[Pool.WEIGHT_GRADIENT][device].append(kept)
+                case _:
+                    pass
+            if is_split and action.kind in (Kind.W, Kind.BW):
+                forward = _neighbour(schedule, action, "F")
+                backward = _neighbour(schedule, action, "B")
+                filled = moment(_stash_writer(schedule, action))
+                end = moment(action)
+                found[Pool.WEIGHT_STASH][device].append(Lifetime(forward, filled, end))
+                found[Pool.WEIGHT_GRADIENT][device].append(Lifetime(action, moment(backward), end))
     return dict(found)
 
 

@@ -2,10 +2,13 @@
 
 The table is an argument of the compiled step, not part of it, so that another schedule of the same
 sizes runs in the same executable. A row is one tick of one device; its columns say which messages
-arrive into which slots, then what the forward does, then what the backward does.
+arrive into which slots, then what the forward does, then the backward, and last what is left of a
+backward that was split: the gradient of the weights.
 
 Messages cross in every tick, wanted or not. Slot 0 of the two received pools is where those nobody
-wants land; values start at slot 1. The stash pool has no such slot: only actions write to it.
+wants land; values start at slot 1. The other pools have no such slot: only actions write to them.
+
+A program that splits backwards runs every BW as a B and a W in one tick.
 """
 
 import dataclasses
@@ -33,11 +36,19 @@ class Column(enum.IntEnum):
     FORWARD_ACTIVATION = 5  # slot it reads; unwanted on the first stage
     FORWARD_STASH = 6  # slot it fills
     FORWARD_GRADIENT = 7  # slot for the gradient of the loss; unwanted but on the last stage
-    BACKWARD = 8  # 1 where a backward runs, else 0
-    BACKWARD_STAGE = 9
-    BACKWARD_MICROBATCH = 10
-    BACKWARD_GRADIENT = 11  # slot it reads
-    BACKWARD_STASH = 12  # slot it reads
+    FORWARD_WEIGHT_STASH = 8  # slot it fills with what W reads
+    BACKWARD = 9  # 1 where a backward runs, or its part B, else 0
+    BACKWARD_STAGE = 10
+    BACKWARD_MICROBATCH = 11
+    BACKWARD_GRADIENT = 12  # slot it reads
+    BACKWARD_STASH = 13  # slot it reads
+    BACKWARD_WEIGHT_STASH = 14  # slot it reads
+    BACKWARD_KEPT = 15  # slot that B fills for W
+    WEIGHT = 16  # 1 where W runs, else 0
+    WEIGHT_STAGE = 17
+    WEIGHT_MICROBATCH = 18
+    WEIGHT_STASH = 19  # slot it reads
+    WEIGHT_KEPT = 20  # slot it reads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +60,21 @@ class TableSizes:
         num_activations: Slots of received activations, with the one for unwanted messages.
         num_stashes: Stash slots.
         num_gradients: Slots of received gradients, with the one for unwanted messages.
+        num_weight_stashes: Slots of what W reads of the forward; 0 if no backward is split.
+        num_weight_gradients: Slots of what B keeps for W; 0 if no backward is split.
     """
 
     num_ticks: int
     num_activations: int
     num_stashes: int
     num_gradients: int
+    num_weight_stashes: int = 0
+    num_weight_gradients: int = 0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether backwards run as B and W."""
+        return self.num_weight_gradients > 0
 
     @classmethod
     def of(cls, program: Program) -> "TableSizes":
@@ -64,12 +84,16 @@ class TableSizes:
             num_activations=1 + program.max_slots(Pool.ACTIVATION),
             num_stashes=program.max_slots(Pool.STASH),
             num_gradients=1 + program.max_slots(Pool.GRADIENT),
+            num_weight_stashes=program.max_slots(Pool.WEIGHT_STASH),
+            num_weight_gradients=program.max_slots(Pool.WEIGHT_GRADIENT),
         )
 
     def holds(self, other: "TableSizes") -> bool:
         """Whether a step compiled for these sizes can run a table of the `other` sizes."""
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return all(own >= needed for own, needed in zip(mine, theirs, strict=True))
+        return self.is_split == other.is_split and all(
+            own >= needed for own, needed in zip(mine, theirs, strict=True)
+        )
 
     def join(self, other: "TableSizes") -> "TableSizes":
         """The least sizes that hold both."""
@@ -78,7 +102,7 @@ class TableSizes:
 
 
 def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
-    """The table of a program whose actions are F and BW and whose placement is a loop.
+    """The table of a program whose actions are F, BW, B and W and whose placement is a loop.
 
     Args:
         program: What to encode.
@@ -100,6 +124,7 @@ def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
         )
     table = np.zeros((num_ticks, schedule.num_devices, len(Column)), np.int32)
     last_stage = schedule.num_stages - 1
+    is_split = TableSizes.of(program).is_split
     for action, tick in program.ticks.items():
         device, _ = schedule.positions[action]
         stage, microbatch = action.stage, action.microbatch
@@ -110,6 +135,7 @@ def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
             row[Column.FORWARD_STAGE] = stage
             row[Column.FORWARD_MICROBATCH] = microbatch
             row[Column.FORWARD_STASH] = program.slots[Pool.STASH][action]
+            row[Column.FORWARD_WEIGHT_STASH] = _weight_slot(program, Pool.WEIGHT_STASH, action)
             if stage > 0:
                 row[Column.FORWARD_ACTIVATION] = _received(program, Pool.ACTIVATION, action)
             if stage == last_stage:
@@ -120,8 +146,11 @@ def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
                 slot = _received(program, Pool.ACTIVATION, receiver)
                 neighbour, _ = schedule.positions[receiver]
                 table[arrival, neighbour, Column.ARRIVING_ACTIVATION] = slot
-        else:
+        if action.kind in (Kind.B, Kind.BW):
             forward = schedule.by_role["F", stage, microbatch, action.slice]
+            weight = schedule.by_role["W", stage, microbatch, action.slice]
+            row[Column.BACKWARD_WEIGHT_STASH] = _weight_slot(program, Pool.WEIGHT_STASH, forward)
+            row[Column.BACKWARD_KEPT] = _weight_slot(program, Pool.WEIGHT_GRADIENT, weight)
             row[Column.BACKWARD] = 1
             row[Column.BACKWARD_STAGE] = stage
             row[Column.BACKWARD_MICROBATCH] = microbatch
@@ -132,6 +161,13 @@ def encode(program: Program, num_ticks: int | None = None) -> np.ndarray:
                 slot = _received(program, Pool.GRADIENT, receiver)
                 neighbour, _ = schedule.positions[receiver]
                 table[arrival, neighbour, Column.ARRIVING_GRADIENT] = slot
+        if action.kind is Kind.W or (action.kind is Kind.BW and is_split):
+            forward = schedule.by_role["F", stage, microbatch, action.slice]
+            row[Column.WEIGHT] = 1
+            row[Column.WEIGHT_STAGE] = stage
+            row[Column.WEIGHT_MICROBATCH] = microbatch
+            row[Column.WEIGHT_STASH] = _weight_slot(program, Pool.WEIGHT_STASH, forward)
+            row[Column.WEIGHT_KEPT] = _weight_slot(program, Pool.WEIGHT_GRADIENT, action)
     return table
 
 
@@ -140,13 +176,18 @@ def _received(program: Program, pool: Pool, value: Action) -> int:
     return UNWANTED + 1 + program.slots[pool][value]
 
 
+def _weight_slot(program: Program, pool: Pool, value: Action) -> int:
+    """The slot of a value in a pool of W, which a program without W does not have."""
+    return program.slots[pool][value] if pool in program.slots else 0
+
+
 def _check_encodable(program: Program) -> None:
     schedule = program.schedule
-    kinds = {action.kind for action in program.ticks} - {Kind.F, Kind.BW}
+    kinds = {action.kind for action in program.ticks} - {Kind.F, Kind.BW, Kind.B, Kind.W}
     if kinds:
         raise ValueError(
-            f"the compiled loop runs F and BW, but {schedule.name!r} also has "
-            f"{', '.join(sorted(kinds))}; use a schedule with fused backwards, such as '1f1b'"
+            f"the compiled loop runs F, B, W and BW, but {schedule.name!r} also has "
+            f"{', '.join(sorted(kinds))}; use a schedule without them, such as '1f1b' or 'zb_h1'"
         )
     without = [stage for stage, what in enumerate(schedule.backward) if what is not Backward.FULL]
     if without:

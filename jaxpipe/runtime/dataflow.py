@@ -13,7 +13,7 @@ again.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,28 +44,79 @@ def evaluate(
         positions: Positions of the wanted outputs.
         with_effects: Whether to run equations for their effects, too.
     """
+    outputs = [_open(jaxpr).outvars[position] for position in positions]
+    return evaluate_atoms(jaxpr, inputs, outputs, {}, with_effects=with_effects)
+
+
+def evaluate_atoms(
+    jaxpr: Jaxpr | ClosedJaxpr,
+    inputs: Sequence,
+    atoms: Sequence[Any],
+    given: Mapping[Any, Any],
+    *,
+    with_effects: bool = True,
+) -> list:
+    """These variables of the jaxpr, which need not be outputs, when some others are known.
+
+    Args:
+        jaxpr: What to evaluate.
+        inputs: Its inputs; those that nothing wanted depends on may be None.
+        atoms: Variables or literals of the jaxpr.
+        given: Values of variables of the jaxpr, which are then not computed.
+        with_effects: Whether to run equations for their effects, too.
+    """
     consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
     jaxpr = _open(jaxpr)
-    outputs = [jaxpr.outvars[position] for position in positions]
-    needed = {atom for atom in outputs if not isinstance(atom, Literal)}
+    needed = {atom for atom in atoms if not isinstance(atom, Literal)}
     runs: list[Callable[[dict], None]] = []
     for equation in reversed(jaxpr.eqns):
-        places = [place for place, variable in enumerate(equation.outvars) if variable in needed]
+        places = [
+            place
+            for place, variable in enumerate(equation.outvars)
+            if variable in needed and variable not in given
+        ]
         has_effects = with_effects and bool(equation.effects)
         if places or has_effects:
-            reads = _reads(equation, None if has_effects else places)
-            atoms = [equation.invars[place] for place in reads]
-            needed.update(atom for atom in atoms if not isinstance(atom, Literal))
+            reads = input_places(equation, None if has_effects else places)
+            needed.update(read_variables(equation, reads))
             is_whole = has_effects or len(reads) == len(equation.invars)
             runs.append(functools.partial(_run, equation, places, is_whole))
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))
+    values.update(given)
     for run in reversed(runs):
         run(values)
-    return [_read(values, atom) for atom in outputs]
+    return [_read(values, atom) for atom in atoms]
 
 
-def _reads(equation: JaxprEqn, places: list[int] | None) -> Inputs:
+def inline(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program without calls: their equations stand where they were called."""
+    shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in jaxpr.jaxpr.invars]
+    return jax.make_jaxpr(lambda *inputs: _run_inlined(jaxpr, inputs))(*shapes)
+
+
+def _run_inlined(jaxpr: Jaxpr | ClosedJaxpr, inputs: Sequence) -> list:
+    consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
+    jaxpr = _open(jaxpr)
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
+    for equation in jaxpr.eqns:
+        body = _called(equation)
+        if body is None:
+            _run(equation, list(range(len(equation.outvars))), True, values)
+        else:
+            results = _run_inlined(body, [_read(values, atom) for atom in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+    return [_read(values, atom) for atom in jaxpr.outvars]
+
+
+def read_variables(equation: JaxprEqn, places: Inputs) -> list[Any]:
+    """The variables among the equation's inputs at these places."""
+    atoms = [equation.invars[place] for place in sorted(places)]
+    return [atom for atom in atoms if not isinstance(atom, Literal)]
+
+
+def input_places(equation: JaxprEqn, places: list[int] | None) -> Inputs:
     """The inputs that the outputs at these places depend on; None stands for all inputs."""
     if places is None:
         return frozenset(range(len(equation.invars)))

@@ -20,6 +20,9 @@ rather than a `lax.scan` inside the stage: so a layer's stash goes straight into
 weight gradient is added straight to its accumulator, no gradient of a whole stage is ever held, and
 stages of different length differ in a trip count alone.
 
+In a program that splits backwards, (4) is B: it leaves what W needs in a slot and adds nothing. A
+third conditional behind it is W (5), which adds the weight gradients.
+
 Weights are local to their device and gradients are summed locally; what crosses the mesh axis
 `data` crosses it once, after the loop.
 """
@@ -54,7 +57,9 @@ class LoopState:
         gradients: Received gradients, and those of the loss, `[slots, ...]`.
         inputs: Inputs of the stage kept for its second forward, `[slots, ...]`; without
             recomputation of whole stages, no slots.
-        stashes: What the layers keep, `[slots, max_layers, ...]`.
+        stashes: What the layers keep, `[slots, max_layers, ...]`: first what waits for BW, or for
+            B; then, where backwards are split, what waits for W.
+        kept: Where backwards are split, what B leaves for W, `[slots, max_layers, ...]`.
         send_right: The message for the next stage.
         send_left: The message for the stage before.
         block_gradients: Sums for the block parameters that a gradient reaches,
@@ -66,7 +71,8 @@ class LoopState:
     activations: PyTree
     gradients: list[Leaf]
     inputs: PyTree
-    stashes: list[Leaf]
+    stashes: tuple[list[Leaf], list[Leaf]]
+    kept: list[Leaf]
     send_right: PyTree
     send_left: list[Leaf]
     block_gradients: list[Leaf]
@@ -114,12 +120,12 @@ def _device_step(
     """The whole step on one device: loop, then the sums over devices."""
     local = Params(jax.tree.map(lambda leaf: leaf[0], params.blocks), params.outer)
     micro = cut(batch, spec.num_microbatches, spec.shard())
-    device = _Device(spec, spec.cast(local), micro, key)
+    device = _Device(spec, sizes, spec.cast(local), micro, key)
     zeros = buffers.hidden_zeros(table[0, 0, Column.FORWARD])
-    state = device.initial_state(local, sizes, zeros, poison)
+    state = device.initial_state(local, zeros, poison)
     state, _ = jax.lax.scan(lambda state, row: (device.tick(state, row), None), state, table[:, 0])
 
-    # (5) One reduction per step: over replicas, and where a value has one owner, over stages.
+    # One reduction per step: over replicas, and where a value has one owner, over stages.
     means = jax.lax.psum(state.sums, spec.manual_axes).means()
     blocks = device.spread_block_gradients(state.block_gradients, local.blocks)
     if spec.has_data:
@@ -138,9 +144,15 @@ class _Device:
     """What one device does in a tick, given the operands that do not change between ticks."""
 
     def __init__(
-        self, spec: PipelineSpec, params: Params, micro: Microbatches, key: jax.Array | None
+        self,
+        spec: PipelineSpec,
+        sizes: TableSizes,
+        params: Params,
+        micro: Microbatches,
+        key: jax.Array | None,
     ) -> None:
         self.spec = spec
+        self.sizes = sizes
         self.params = params  # blocks [num_chunks, max_layers, ...]
         self.micro = micro
         self.keys = None if key is None else example_keys(key, micro.examples)
@@ -148,24 +160,25 @@ class _Device:
             spec.model, params, (micro.batch, self.keys), micro.valid, spec.remat.policy
         )
 
-    def initial_state(
-        self, stored: Params, sizes: TableSizes, zeros: Iterator[jax.Array], poison: bool
-    ) -> LoopState:
+    def initial_state(self, stored: Params, zeros: Iterator[jax.Array], poison: bool) -> LoopState:
         """Empty buffers, and sums of zero in the dtypes of the stored parameters."""
-        spec, programs = self.spec, self.programs
+        spec, sizes, programs = self.spec, self.sizes, self.programs
         make = functools.partial(buffers.make_ring, zeros=zeros, poison=poison)
         gradient, _ = split(programs.x)
-        whole_stage = spec.remat.whole_stage
+        whole_stage, layers = spec.remat.whole_stage, spec.layout.max_layers
+        for_backward, for_weights = self._part_stash(list(programs.layer.stash))
+        kept = list(programs.layer.backward_split.kept) if sizes.is_split else []
         blocks = jax.tree.leaves(stored.blocks)
         reached = [leaf for leaf, ok in zip(blocks, programs.layer.reached, strict=True) if ok]
         return LoopState(
             activations=make((sizes.num_activations,), programs.x),
             gradients=make((sizes.num_gradients,), gradient),
             inputs=make((sizes.num_stashes if whole_stage else 0,), programs.x),
-            stashes=make(
-                (1 if whole_stage else sizes.num_stashes, spec.layout.max_layers),
-                list(programs.layer.stash),
+            stashes=(
+                make((1 if whole_stage else sizes.num_stashes, layers), for_backward),
+                make((sizes.num_weight_stashes, layers), for_weights),
             ),
+            kept=make((sizes.num_weight_gradients, layers), kept),
             send_right=make((), programs.x),
             send_left=make((), gradient),
             block_gradients=buffers.make_ring((), reached, zeros),
@@ -185,10 +198,13 @@ class _Device:
         return jax.tree.unflatten(jax.tree.structure(blocks), leaves)
 
     def tick(self, state: LoopState, row: jax.Array) -> LoopState:
-        """One tick: messages arrive, then a forward, then a backward, where the table says so."""
+        """One tick: messages arrive, then F, then BW or B, then W, where the table says so."""
         state = self._arrive(state, row)
         state = when(row[Column.FORWARD], lambda tie, s: self._forward(s, tie(row)), state)
-        return when(row[Column.BACKWARD], lambda tie, s: self._backward(s, tie(row)), state)
+        state = when(row[Column.BACKWARD], lambda tie, s: self._backward(s, tie(row)), state)
+        if not self.sizes.is_split:
+            return state
+        return when(row[Column.WEIGHT], lambda tie, s: self._weight(s, tie(row)), state)
 
     def _arrive(self, state: LoopState, row: jax.Array) -> LoopState:
         """(1) and (2): neighbours exchange their messages."""
@@ -212,7 +228,7 @@ class _Device:
     def _forward(self, state: LoopState, row: jax.Array) -> LoopState:
         """(3): the forward of one microbatch through one stage."""
         stage, microbatch = row[Column.FORWARD_STAGE], row[Column.FORWARD_MICROBATCH]
-        slot = row[Column.FORWARD_STASH]
+        slots = row[Column.FORWARD_STASH], row[Column.FORWARD_WEIGHT_STASH]
         side = self._side(microbatch)
 
         def embed(tie: Tie, _: PyTree) -> PyTree:
@@ -222,10 +238,10 @@ class _Device:
         x = buffers.read(state.activations, row[Column.FORWARD_ACTIVATION])
         x = when(stage == 0, embed, x)
         if self.spec.remat.whole_stage:
-            state = dataclasses.replace(state, inputs=buffers.write(state.inputs, x, slot))
+            state = dataclasses.replace(state, inputs=buffers.write(state.inputs, x, slots[0]))
             x = self._layers(stage, side, x)
         else:
-            x, stashes = self._layers_with_stash(stage, side, x, state.stashes, slot)
+            x, stashes = self._layers_with_stash(stage, side, x, state.stashes, slots)
             state = dataclasses.replace(state, stashes=stashes)
 
         def head(tie: Tie, state: LoopState) -> LoopState:
@@ -247,14 +263,14 @@ class _Device:
         return dataclasses.replace(state, send_right=x)
 
     def _backward(self, state: LoopState, row: jax.Array) -> LoopState:
-        """(4): the backward of one microbatch through one stage."""
+        """(4): the backward of one microbatch through one stage, or its part B."""
         stage, microbatch = row[Column.BACKWARD_STAGE], row[Column.BACKWARD_MICROBATCH]
-        slot = row[Column.BACKWARD_STASH]
+        slots = row[Column.BACKWARD_STASH], row[Column.BACKWARD_WEIGHT_STASH]
         side = self._side(microbatch)
         if self.spec.remat.whole_stage:
-            x = buffers.read(state.inputs, slot)
-            slot = jnp.zeros_like(slot)
-            _, stashes = self._layers_with_stash(stage, side, x, state.stashes, slot)
+            x = buffers.read(state.inputs, slots[0])
+            slots = jnp.zeros_like(slots[0]), slots[1]  # the only slot for a second forward
+            _, stashes = self._layers_with_stash(stage, side, x, state.stashes, slots)
             state = dataclasses.replace(state, stashes=stashes)
         gradient = buffers.read(state.gradients, row[Column.BACKWARD_GRADIENT])
         count = self._count(stage)
@@ -263,7 +279,13 @@ class _Device:
             gradient, state = carry
             position = count - 1 - step
             params, layer_side, chunk = self._layer_operands(stage, position, side)
-            stash = buffers.read(state.stashes, slot, position)
+            stash = self._read_stash(state.stashes, slots, position)
+            if self.sizes.is_split:
+                gradient, kept = self.programs.layer.backward_input(
+                    params, stash, layer_side, gradient
+                )
+                kept = buffers.write(state.kept, kept, row[Column.BACKWARD_KEPT], position)
+                return gradient, dataclasses.replace(state, kept=kept)
             sums, gradient = self.programs.layer.backward(params, stash, layer_side, gradient)
             total = buffers.add(state.block_gradients, sums, chunk, position)
             return gradient, dataclasses.replace(state, block_gradients=total)
@@ -285,6 +307,24 @@ class _Device:
         state = when(stage == 0, embed, state)
         return dataclasses.replace(state, send_left=gradient)
 
+    def _weight(self, state: LoopState, row: jax.Array) -> LoopState:
+        """(5): the weight gradients of one microbatch in one stage."""
+        stage, side = row[Column.WEIGHT_STAGE], self._side(row[Column.WEIGHT_MICROBATCH])
+        _, for_weights = state.stashes
+
+        def layer(position: jax.Array, sums: list) -> list:
+            params, layer_side, chunk = self._layer_operands(stage, position, side)
+            waited = buffers.read(for_weights, row[Column.WEIGHT_STASH], position)
+            stash: list = [None] * len(self.programs.layer.stash)
+            for place, value in zip(self.programs.layer.weight_stash, waited, strict=True):
+                stash[place] = value
+            kept = buffers.read(state.kept, row[Column.WEIGHT_KEPT], position)
+            new = self.programs.layer.backward_weight(params, stash, layer_side, kept)
+            return buffers.add(sums, new, chunk, position)
+
+        sums = jax.lax.fori_loop(0, self._count(stage), layer, state.block_gradients)
+        return dataclasses.replace(state, block_gradients=sums)
+
     def _layers(self, stage: jax.Array, side: PyTree, x: PyTree) -> PyTree:
         """The layers of a stage, keeping nothing."""
 
@@ -295,17 +335,45 @@ class _Device:
         return jax.lax.fori_loop(0, self._count(stage), layer, x)
 
     def _layers_with_stash(
-        self, stage: jax.Array, side: PyTree, x: PyTree, stashes: list, slot: jax.Array
-    ) -> tuple[PyTree, list]:
-        """The layers of a stage, each leaving its stash in `slot`."""
+        self,
+        stage: jax.Array,
+        side: PyTree,
+        x: PyTree,
+        stashes: tuple[list, list],
+        slots: tuple[jax.Array, jax.Array],
+    ) -> tuple[PyTree, tuple[list, list]]:
+        """The layers of a stage, each leaving its stash in the slots."""
 
-        def layer(position: jax.Array, carry: tuple[PyTree, list]) -> tuple[PyTree, list]:
+        def layer(position: jax.Array, carry: tuple[PyTree, tuple]) -> tuple[PyTree, tuple]:
             x, stashes = carry
             params, layer_side, _ = self._layer_operands(stage, position, side)
             x, stash = self.programs.layer.forward(params, x, layer_side)
-            return x, buffers.write(stashes, stash, slot, position)
+            parts = zip(stashes, self._part_stash(stash), slots, strict=True)
+            written = [buffers.write(ring, part, slot, position) for ring, part, slot in parts]
+            return x, tuple(written)
 
         return jax.lax.fori_loop(0, self._count(stage), layer, (x, stashes))
+
+    def _part_stash(self, stash: list) -> tuple[list, list]:
+        """A layer's stash in two: what waits for the backward or B, and what waits for W."""
+        waits = set(self.programs.layer.weight_stash) if self.sizes.is_split else set()
+        return (
+            [value for place, value in enumerate(stash) if place not in waits],
+            [value for place, value in enumerate(stash) if place in waits],
+        )
+
+    def _read_stash(
+        self,
+        stashes: tuple[list, list],
+        slots: tuple[jax.Array, jax.Array],
+        position: jax.Array,
+    ) -> list:
+        """A layer's stash, put together again."""
+        places = list(range(len(self.programs.layer.stash)))
+        found: dict[int, jax.Array] = {}
+        for ring, part, slot in zip(stashes, self._part_stash(places), slots, strict=True):
+            found.update(zip(part, buffers.read(ring, slot, position), strict=True))
+        return [found[place] for place in places]
 
     def _count(self, stage: jax.Array) -> jax.Array | int:
         """Layers of a stage: a number where all stages have the same, which compiles better."""

@@ -20,12 +20,14 @@ The same trace tells which parameters a gradient reaches, so that zeros are neve
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
+from jaxpipe.runtime.backward_split import BackwardSplit, split_backward
 from jaxpipe.runtime.dataflow import evaluate, output_dependencies
 from jaxpipe.runtime.differentiable import has_gradient, join, split
 from jaxpipe.runtime.model import LayeredModel, PyTree
@@ -91,6 +93,40 @@ class LayerProgram:
         positions = [*wanted, *range(num_params, num_outputs)]
         results = evaluate(self._backward, [*residuals, *gradient], positions)
         return results[: len(wanted)], results[len(wanted) :]
+
+    @functools.cached_property
+    def backward_split(self) -> BackwardSplit:
+        """The backward as B and W."""
+        num_params = len(self.reached)
+        return split_backward(
+            self._backward,
+            len(self._sources),
+            [place for place, reached in enumerate(self.reached) if reached],
+            list(range(num_params, len(self._backward.jaxpr.outvars))),
+        )
+
+    @functools.cached_property
+    def weight_stash(self) -> tuple[int, ...]:
+        """Positions of the stash values that W reads, and which therefore wait for it."""
+        read = {self._sources[number] for number in self.backward_split.weight_reads}
+        return tuple(sorted(place for source, place in read if source is Source.STASH))
+
+    def backward_input(
+        self, params: PyTree, stash: list[jax.Array], side: PyTree, gradient: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        """B: the gradient of the input, and what W needs of this."""
+        return self.backward_split.backward_input(
+            [*self._residuals(params, stash, side), *gradient]
+        )
+
+    def backward_weight(
+        self, params: PyTree, stash: list, side: PyTree, kept: list[jax.Array]
+    ) -> list[jax.Array]:
+        """W: the gradients of the parameter leaves that are reached.
+
+        Of the stash, only the values named by `weight_stash` are read; the others may be None.
+        """
+        return self.backward_split.backward_weight(self._residuals(params, stash, side), kept)
 
     def _residuals(self, params: PyTree, stash: list, side: PyTree) -> list:
         parameters, sides = jax.tree.leaves(params), jax.tree.leaves(side)

@@ -37,6 +37,7 @@ class MemoryPlan:
         received_gradients: The pool of received gradients.
         inputs: Inputs of stages kept for a second forward.
         stashes: What layers keep for their backward.
+        kept_for_weights: Where backwards are split, what B leaves for W.
         messages: Messages on their way to the neighbours.
         accumulators: Sums of gradients inside the loop.
         compute_copy: Parameters in the dtype to compute in, if that is another.
@@ -49,6 +50,7 @@ class MemoryPlan:
     received_gradients: int
     inputs: int
     stashes: int
+    kept_for_weights: int
     messages: int
     accumulators: int
     compute_copy: int
@@ -84,6 +86,11 @@ def predict_memory(
     gradient, _ = split(programs.x)
     layers = spec.layout.max_layers
     whole_stage = spec.remat.whole_stage
+    stash = programs.layer.stash
+    waits = set(programs.layer.weight_stash) if sizes.is_split else set()
+    for_weights = [stash[place] for place in waits]
+    for_backward = [value for place, value in enumerate(stash) if place not in waits]
+    kept = programs.layer.backward_split.kept if sizes.is_split else ()
     reached = _reached(programs.layer.reached, local.blocks)
     return MemoryPlan(
         parameters=num_bytes(local),
@@ -91,15 +98,20 @@ def predict_memory(
         activations=sizes.num_activations * num_bytes(programs.x),
         received_gradients=sizes.num_gradients * num_bytes(gradient),
         inputs=sizes.num_stashes * num_bytes(programs.x) if whole_stage else 0,
-        stashes=(1 if whole_stage else sizes.num_stashes)
-        * layers
-        * num_bytes(programs.layer.stash),
+        stashes=layers
+        * (
+            (1 if whole_stage else sizes.num_stashes) * num_bytes(for_backward)
+            + sizes.num_weight_stashes * num_bytes(for_weights)
+        ),
+        kept_for_weights=layers * sizes.num_weight_gradients * num_bytes(kept),
         messages=num_bytes((programs.x, gradient)),
         accumulators=num_bytes((reached, local.outer)),
         compute_copy=0 if spec.compute_dtype is None else _copied_bytes(local, computed),
         workspace=max(
             _workspace(spec, action, *operands)
-            for action, operands in _actions(programs, local, computed, side, valid)
+            for action, operands in _actions(
+                programs, local, computed, side, valid, is_split=sizes.is_split
+            )
         ),
     )
 
@@ -117,7 +129,13 @@ Action = Callable[..., PyTree]
 
 
 def _actions(
-    programs: StagePrograms, local: Params, computed: Params, side: PyTree, valid: PyTree
+    programs: StagePrograms,
+    local: Params,
+    computed: Params,
+    side: PyTree,
+    valid: PyTree,
+    *,
+    is_split: bool,
 ) -> list[tuple[Action, tuple]]:
     """Every action as the loop runs it, with the shapes of its state and operands."""
     layer = _without_leading(computed.blocks, 2)
@@ -137,6 +155,20 @@ def _actions(
         sums, gradient = programs.layer.backward(params, buffers.read(stash, 0), side, gradient)
         return buffers.add(state, sums), gradient
 
+    def backward_input(
+        state: PyTree, params: PyTree, stash: list, side: PyTree, gradient: list
+    ) -> PyTree:
+        stash = buffers.read(stash, 0)
+        gradient, kept = programs.layer.backward_input(params, stash, side, gradient)
+        return buffers.write(state, kept, 0), gradient
+
+    def backward_weight(
+        state: PyTree, params: PyTree, stash: list, side: PyTree, kept: list
+    ) -> PyTree:
+        stash, kept = buffers.read((stash, kept), 0)
+        sums = programs.layer.backward_weight(params, stash, side, kept)
+        return buffers.add(state, sums), ()
+
     def head(state: PyTree, outer: PyTree, x: PyTree, side: PyTree, valid: jax.Array) -> PyTree:
         sums, outer_gradients, gradient = programs.head.run(outer, x, side, valid)
         return _add(state, programs.head.reached, outer_gradients), (sums, gradient)
@@ -148,14 +180,26 @@ def _actions(
         outer_gradients = programs.embed.backward(outer, side, gradient)
         return _add(state, programs.embed.reached, outer_gradients), ()
 
-    slots = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), stash)
+    slots = _one_slot(stash)
+    if is_split:
+        kept = _one_slot(list(programs.layer.backward_split.kept))
+        backwards = [
+            (backward_input, (kept, layer, slots, one_side, gradient)),
+            (backward_weight, (block_sums, layer, slots, one_side, kept)),
+        ]
+    else:
+        backwards = [(backward, (block_sums, layer, slots, one_side, gradient))]
     return [
+        *backwards,
         (embed, ((), computed.outer, one_side)),
         (forward, (slots, layer, x, one_side)),
         (head, (outer_sums, computed.outer, x, one_side, one_valid)),
-        (backward, (block_sums, layer, slots, one_side, gradient)),
         (embed_backward, (outer_sums, computed.outer, one_side, gradient)),
     ]
+
+
+def _one_slot(values: list) -> list:
+    return [jax.ShapeDtypeStruct((1, *value.shape), value.dtype) for value in values]
 
 
 def _workspace(spec: PipelineSpec, action: Action, *operands: PyTree) -> int:

@@ -1,5 +1,6 @@
 """Meshes for pipelines: made with few words, and checked before anything compiles."""
 
+import os
 from collections.abc import Sequence
 
 import jax
@@ -23,6 +24,7 @@ def make_mesh(pipe: int, data: int = 1, *, devices: Sequence[jax.Device] | None 
         ValueError: If there are fewer devices.
     """
     check_sizes(pipe=pipe, data=data)
+    _allow_waiting_programs(pipe * data)
     devices = jax.devices() if devices is None else devices
     needed = pipe * data
     if len(devices) < needed:
@@ -43,6 +45,16 @@ def make_mesh(pipe: int, data: int = 1, *, devices: Sequence[jax.Device] | None 
     return jax.make_mesh(
         (pipe, data), ("pipe", "data"), axis_types=axis_types, devices=devices[:needed]
     )
+
+
+def _allow_waiting_programs(num_devices: int) -> None:
+    """Gives simulated devices enough threads, if JAX has not started its CPU client yet.
+
+    On CPU a program that waits in a collective keeps its thread. With as few threads as cores, two
+    programs under way on several simulated devices can wait for each other until XLA aborts the
+    process. XLA admits 32 programs per device, so that many threads per device are always enough.
+    """
+    os.environ.setdefault("PJRT_NPROC", str(32 * num_devices))
 
 
 def check_mesh(mesh: Mesh) -> None:

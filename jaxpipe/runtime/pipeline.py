@@ -88,6 +88,7 @@ class FunctionalPipeline:
         self._forward = jax.jit(circular.forward(self.spec))
         self._plain = jax.jit(functools.partial(plain.value_and_grad, self.spec.model))
         self._to_pipeline = jax.jit(self._lay_out, out_shardings=self.shardings)
+        self._from_pipeline = jax.jit(self._collect)
 
     @functools.cached_property
     def table(self) -> np.ndarray:
@@ -187,14 +188,11 @@ class FunctionalPipeline:
 
     def from_pipeline(self, tree: PyTree) -> PyTree:
         """Every `Params` in a tree moved back to layer order: the inverse of `to_pipeline`."""
-        layout = self.spec.layout
-
-        def collect(node: Any) -> Any:
-            if isinstance(node, Params):
-                return Params(layout.from_pipeline(node.blocks), node.outer)
-            return node
-
-        return jax.tree.map(collect, tree, is_leaf=lambda node: isinstance(node, Params))
+        return jax.tree.map(
+            lambda node: self._from_pipeline(node) if isinstance(node, Params) else node,
+            tree,
+            is_leaf=lambda node: isinstance(node, Params),
+        )
 
     @property
     def shardings(self) -> Params:
@@ -208,6 +206,10 @@ class FunctionalPipeline:
     def _lay_out(self, params: Params) -> Params:
         """Parameters in pipeline layout, from layer order."""
         return Params(self.spec.layout.to_pipeline(params.blocks), params.outer)
+
+    def _collect(self, params: Params) -> Params:
+        """Parameters in layer order, from pipeline layout."""
+        return Params(self.spec.layout.from_pipeline(params.blocks), params.outer)
 
     def _check(self, params: Params, batch: PyTree, key: jax.Array | None) -> None:
         check_batch(batch, self.spec.num_replicas)

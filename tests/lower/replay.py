@@ -24,7 +24,9 @@ class Device:
     Attributes:
         activations: Received inputs of stages; the first slot takes what nobody wants.
         gradients: Gradients of the outputs of stages; the same.
-        stashes: What forwards keep.
+        stashes: What forwards keep for backwards.
+        weight_stashes: What forwards keep for W, where backwards are split.
+        kept: What B leaves for W.
         send_right: The last output, which is sent again until there is another.
         send_left: The last input gradient.
         issued: What has run.
@@ -33,6 +35,8 @@ class Device:
     activations: list[Value]
     gradients: list[Value]
     stashes: list[Value]
+    weight_stashes: list[Value]
+    kept: list[Value]
     send_right: Value = NOTHING
     send_left: Value = NOTHING
     issued: list[Action] = dataclasses.field(default_factory=list)
@@ -48,6 +52,8 @@ def replay(table: np.ndarray, schedule: Schedule, sizes: TableSizes) -> list[lis
             activations=[NOTHING] * sizes.num_activations,
             gradients=[NOTHING] * sizes.num_gradients,
             stashes=[NOTHING] * sizes.num_stashes,
+            weight_stashes=[NOTHING] * sizes.num_weight_stashes,
+            kept=[NOTHING] * sizes.num_weight_gradients,
         )
         for _ in range(schedule.num_devices)
     ]
@@ -58,6 +64,8 @@ def replay(table: np.ndarray, schedule: Schedule, sizes: TableSizes) -> list[lis
                 _forward(device, row, schedule.num_stages)
             if row[Column.BACKWARD]:
                 _backward(device, row)
+            if row[Column.WEIGHT]:
+                _weight(device, row)
     return [device.issued for device in devices]
 
 
@@ -78,6 +86,8 @@ def _forward(device: Device, row: np.ndarray, num_stages: int) -> None:
         found = device.activations[row[Column.FORWARD_ACTIVATION]]
         assert found == ("input", stage, microbatch), (str(action), found)
     device.stashes[row[Column.FORWARD_STASH]] = ("stash", stage, microbatch)
+    if device.weight_stashes:
+        device.weight_stashes[row[Column.FORWARD_WEIGHT_STASH]] = ("stash", stage, microbatch)
     if stage == num_stages - 1:
         assert row[Column.FORWARD_GRADIENT] != UNWANTED, action
         device.gradients[row[Column.FORWARD_GRADIENT]] = ("gradient", stage, microbatch)
@@ -87,10 +97,28 @@ def _forward(device: Device, row: np.ndarray, num_stages: int) -> None:
 
 def _backward(device: Device, row: np.ndarray) -> None:
     stage, microbatch = int(row[Column.BACKWARD_STAGE]), int(row[Column.BACKWARD_MICROBATCH])
-    action = Action(Kind.BW, stage, microbatch)
+    action = Action(Kind.B if device.kept else Kind.BW, stage, microbatch)
     stash = device.stashes[row[Column.BACKWARD_STASH]]
     assert stash == ("stash", stage, microbatch), (str(action), stash)
     gradient = device.gradients[row[Column.BACKWARD_GRADIENT]]
     assert gradient == ("gradient", stage, microbatch), (str(action), gradient)
+    if device.kept:
+        waiting = device.weight_stashes[row[Column.BACKWARD_WEIGHT_STASH]]
+        assert waiting == ("stash", stage, microbatch), (str(action), waiting)
+        device.kept[row[Column.BACKWARD_KEPT]] = ("kept", stage, microbatch)
     device.send_left = ("gradient", stage - 1, microbatch)
     device.issued.append(action)
+
+
+def _weight(device: Device, row: np.ndarray) -> None:
+    stage, microbatch = int(row[Column.WEIGHT_STAGE]), int(row[Column.WEIGHT_MICROBATCH])
+    action = Action(Kind.W, stage, microbatch)
+    stash = device.weight_stashes[row[Column.WEIGHT_STASH]]
+    assert stash == ("stash", stage, microbatch), (str(action), stash)
+    kept = device.kept[row[Column.WEIGHT_KEPT]]
+    assert kept == ("kept", stage, microbatch), (str(action), kept)
+    before = device.issued[-1] if device.issued else None
+    if before == Action(Kind.B, stage, microbatch) and row[Column.BACKWARD]:
+        device.issued[-1] = Action(Kind.BW, stage, microbatch)  # both in one tick
+    else:
+        device.issued.append(action)

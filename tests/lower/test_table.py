@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.lower import Column, Program, TableSizes, TickForm, encode, lower
-from jaxpipe.schedule import make_schedule, one_f_one_b
+from jaxpipe.schedule import insert_recompute, make_schedule, one_f_one_b
 from tests.lower.replay import replay
 from tests.schedule.strategies import with_order
 
-ONE_CHUNK = ("gpipe", "1f1b", "eager_1f1b")
+ONE_CHUNK = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "zb_h2", "zb2p", "zb1p5")
 forms = st.sampled_from(list(TickForm))
 
 
@@ -31,11 +31,15 @@ def test_generated_schedules(name, num_devices, num_microbatches, form, spare_ti
 
 
 @settings(deadline=None)
-@given(st.integers(2, 5), st.integers(1, 10), st.integers(1, 3), forms)
-def test_schedules_with_chunks(num_devices, num_microbatches, num_chunks, form):
-    schedule = make_schedule(
-        "interleaved_1f1b", num_devices, num_microbatches, num_chunks=num_chunks
-    )
+@given(
+    st.sampled_from(["interleaved_1f1b", "interleaved_zb"]),
+    st.integers(2, 5),
+    st.integers(1, 10),
+    st.integers(1, 3),
+    forms,
+)
+def test_schedules_with_chunks(name, num_devices, num_microbatches, num_chunks, form):
+    schedule = make_schedule(name, num_devices, num_microbatches, num_chunks=num_chunks)
     check(lower(schedule, form=form))
 
 
@@ -117,9 +121,9 @@ def test_sizes_of_1f1b():
     ("schedule", "message"),
     [
         (
-            lambda: make_schedule("zb1p", 2, 2),
-            "the compiled loop runs F and BW, but 'zb_h1' also has B, W; use a schedule with fused "
-            "backwards, such as '1f1b'",
+            lambda: insert_recompute(one_f_one_b(2, 2)),
+            "the compiled loop runs F, B, W and BW, but '1f1b' also has R; use a schedule without "
+            "them, such as '1f1b' or 'zb_h1'",
         ),
         (
             lambda: make_schedule("seq1f1b", 2, 2),
@@ -145,7 +149,7 @@ def test_sizes_of_1f1b():
             "or not all of it, in stages [0, 1]; use a schedule that trains every stage",
         ),
     ],
-    ids=["split", "slices", "v", "bidirectional", "chunks on one device", "forward only"],
+    ids=["recompute", "slices", "v", "bidirectional", "chunks on one device", "forward only"],
 )
 def test_what_the_loop_does_not_run(schedule, message):
     with pytest.raises(ValueError, match=re.escape(message)):

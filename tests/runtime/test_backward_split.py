@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from jaxpipe.runtime.backward_split import BackwardSplit, split_backward
 
@@ -126,7 +126,7 @@ def test_gradients_are_those_of_the_whole_backward(float64, function, policy):
         assert [each.shape for each in kept] == [each.shape for each in split.kept]
         return [*split.backward_weight(for_weights, kept), *of_input]
 
-    expected = jax.jit(jax.extend.core.jaxpr_as_fun(whole))(*residuals, gradient)
+    expected = jax.jit(jaxpr_as_fun(whole))(*residuals, gradient)
     found = jax.jit(both)(residuals, gradient)
     assert len(found) == count + 1
     for mine, theirs in zip(found, expected, strict=True):
