@@ -121,10 +121,13 @@ def test_no_buffer_is_copied_inside_the_loop(target, remat):
         (pipeline.sizes.num_activations, MICROBATCH_SIZE, LENGTH, WIDTH),
         (1, pipeline.spec.layout.max_layers, WIDTH, 2 * WIDTH),
     }
+    # Transposed is copied, too: on the H100 a matmul once had its whole buffer transposed.
+    in_any_order = {tuple(sorted(shape)) for shape in buffers}
     made_anew = [
         found.line
         for found in loop
-        if buffers.intersection(found.shapes) and not is_in_place(found, computations, buffers)
+        if in_any_order.intersection(tuple(sorted(shape)) for shape in found.shapes)
+        and not is_in_place(found, computations, buffers)
     ]
     assert made_anew == []
     # Nor anything else as large as a few slots, whatever its shape.

@@ -24,7 +24,7 @@ from tests.schedule.strategies import with_order
 # examples, so that some microbatches hold nothing but fillers.
 NUM_LAYERS, NUM_EXAMPLES = 9, 10
 
-MESHES = [(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2)]
+MESHES = [(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (1, 2), (2, 2), (3, 2), (4, 2)]
 MICROBATCHES = [1, 2, 3, 5, 8, 16]
 REMATS = ["none", "selective", "full"]
 
