@@ -13,10 +13,11 @@ COLORS: dict[Kind, str] = {
     Kind.BW: "#b8531a",  # vermilion
     Kind.R: "#8d6cae",  # purple
     Kind.U: "#303030",  # almost black
+    Kind.S: "#9ab8e6",  # lavender
     Kind.H: "#31688e",  # dark blue
 }
 
-HATCHES: dict[Kind, str] = {Kind.R: "//", Kind.U: "", Kind.H: "xx"}
+HATCHES: dict[Kind, str] = {Kind.R: "//", Kind.U: "", Kind.S: "..", Kind.H: "xx"}
 
 NAMES: dict[Kind, str] = {
     Kind.F: "F forward",
@@ -25,6 +26,7 @@ NAMES: dict[Kind, str] = {
     Kind.BW: "BW both gradients",
     Kind.R: "R recompute",
     Kind.U: "U update",
+    Kind.S: "S statistics of the head",
     Kind.H: "H head and loss",
 }
 

@@ -1,6 +1,6 @@
 """How many activations a device keeps, over time."""
 
-from jaxpipe.schedule.action import Kind
+from jaxpipe.schedule.action import HEADS, Kind
 from jaxpipe.schedule.schedule import Backward
 from jaxpipe.schedule.simulate import Simulation
 
@@ -20,7 +20,7 @@ def live_steps(simulation: Simulation, device: int) -> list[tuple[float, int]]:
     backward = simulation.schedule.backward
     changes: list[tuple[float, int]] = []
     for action in simulation.schedule.actions(device):
-        if action.kind is Kind.H or backward[action.stage] is Backward.NONE:
+        if action.kind in HEADS or backward[action.stage] is Backward.NONE:
             continue
         last = Kind.W if backward[action.stage] is Backward.FULL else Kind.B
         if action.kind is Kind.F:

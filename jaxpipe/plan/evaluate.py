@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxpipe.lower.program import lower
 from jaxpipe.lower.ticks import TickForm
-from jaxpipe.schedule.action import Kind
+from jaxpipe.schedule.action import HEADS, Kind
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.schedule import Backward, Schedule
 from jaxpipe.schedule.simulate import simulate
@@ -104,7 +104,7 @@ def peak_activations(schedule: Schedule, *, recomputed_share: float = 1.0) -> fl
         for cell in schedule.rows[device]:
             # Within a cell the F needs its place before the backward beside it gives up its own.
             for action in sorted(cell, key=lambda action: action.kind is not Kind.F):
-                backward = schedule.backward[action.stage] if action.kind is not Kind.H else None
+                backward = None if action.kind in HEADS else schedule.backward[action.stage]
                 if backward in (None, Backward.NONE):
                     continue
                 last = Kind.W if backward is Backward.FULL else Kind.B

@@ -31,6 +31,7 @@ from jaxpipe.schedule.recompute import insert_recompute as insert_recompute
 from jaxpipe.schedule.retime import retime as retime
 from jaxpipe.schedule.schedule import Backward as Backward
 from jaxpipe.schedule.schedule import Schedule as Schedule
+from jaxpipe.schedule.share_head import share_head as share_head
 from jaxpipe.schedule.simulate import Simulation as Simulation
 from jaxpipe.schedule.simulate import simulate as simulate
 from jaxpipe.schedule.slicing import slice_microbatches as slice_microbatches

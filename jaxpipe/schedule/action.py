@@ -17,7 +17,12 @@ class Kind(enum.StrEnum):
     BW = "BW"  # both gradients at once
     R = "R"  # recompute what F did not keep
     U = "U"  # update the stage's weights (asynchronous schedules only)
+    S = "S"  # first pass of a head in two: its logits and their statistics (as H)
     H = "H"  # head and loss of one microbatch (vocabulary-parallel schedules only)
+
+
+HEADS = frozenset({Kind.S, Kind.H})
+"""The kinds that belong to a part of the vocabulary, not to a stage."""
 
 
 class Action(NamedTuple):
@@ -25,7 +30,7 @@ class Action(NamedTuple):
 
     Attributes:
         kind: What is done.
-        stage: Which stage, counted in model order from 0; of an H, which part of the vocabulary,
+        stage: Which stage, counted in model order from 0; of S and H, which part of the vocabulary,
             and part `d` lies on device `d`.
         microbatch: Which microbatch, from 0; None for an update, which belongs to no microbatch.
         slice: Which token slice of the microbatch, from 0; schedules without slices use 0.

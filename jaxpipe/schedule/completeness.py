@@ -46,13 +46,14 @@ def find_incomplete(schedule: Schedule) -> Iterator[Violation]:
     if _is_plainly_complete(schedule):
         return
     by_role = schedule.by_role
-    any_heads = any(role[0] == "H" for role in by_role)
+    found = {role[0] for role in by_role}
+    heads = [kind for kind in (Kind.S, Kind.H) if kind in found or "S" in found]
     for microbatch in range(schedule.num_microbatches):
         for slice_ in range(schedule.num_slices):
-            if any_heads:
+            for kind in heads:
                 for part in range(schedule.num_devices):
-                    if ("H", part, microbatch, slice_) not in by_role:
-                        yield _missing(part, Action(Kind.H, part, microbatch, slice_))
+                    if (kind.value, part, microbatch, slice_) not in by_role:
+                        yield _missing(part, Action(kind, part, microbatch, slice_))
             for stage in range(schedule.num_stages):
                 yield from _completeness_of(schedule, stage, microbatch, slice_)
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 
-from jaxpipe.schedule.action import Action, Cell, Kind
+from jaxpipe.schedule.action import HEADS, Action, Cell, Kind
+
+_SHORTEST, _LONGEST = 1e-100, 1e100
+"""Millions of these still add up, and divide, to finite numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +21,8 @@ class Costs:
         backward_input: B. `BW` costs `backward_input + backward_weight`.
         backward_weight: W.
         recompute: R.
+        head: H: head and loss of one microbatch on one device's part of the vocabulary.
+        head_statistics: S, which a head in two passes does before its H.
         hop: Time between the end of an action on one device and the moment its result is usable
             on the next one.
         overlap: Of two actions issued together, how much of the shorter one hides behind the
@@ -33,6 +38,8 @@ class Costs:
     backward_input: float = 1.0
     backward_weight: float = 1.0
     recompute: float = 1.0
+    head: float = 0.0
+    head_statistics: float = 0.0
     hop: float = 0.0
     overlap: float = 0.0
     stage_shares: tuple[float, ...] = ()
@@ -42,10 +49,13 @@ class Costs:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for number in value if isinstance(value, tuple) else (value,):
-                if not 0 <= number < float("inf"):
+                if not (number == 0 or _SHORTEST <= number <= _LONGEST):
                     raise ValueError(
                         f"costs must be finite and not negative, but {field.name} is {value}; "
                         "use 0 for what takes no time"
+                        if not 0 <= number < float("inf")
+                        else f"{field.name} is {value}, which sums of times cannot hold; "
+                        "use another unit of time"
                     )
         if self.overlap > 1:
             raise ValueError(
@@ -55,11 +65,11 @@ class Costs:
 
     @property
     def per_microbatch(self) -> float:
-        """What one microbatch costs a device without recompute: F + B + W."""
+        """What one microbatch costs a device without recompute and heads: F + B + W."""
         return self.forward + self.backward_input + self.backward_weight
 
     def of_kind(self, kind: Kind) -> float:
-        """The cost of an action of `kind` on a whole share; updates and heads are free."""
+        """The cost of an action of `kind` on a whole share; updates are free."""
         match kind:
             case Kind.F:
                 return self.forward
@@ -71,12 +81,19 @@ class Costs:
                 return self.backward_input + self.backward_weight
             case Kind.R:
                 return self.recompute
-            case Kind.U | Kind.H:
+            case Kind.S:
+                return self.head_statistics
+            case Kind.H:
+                return self.head
+            case Kind.U:
                 return 0.0
 
     def of(self, action: Action, *, num_chunks: int = 1, num_slices: int = 1) -> float:
         """The cost of one action when a share has `num_chunks` chunks and `num_slices` slices."""
-        stage_share = self.stage_shares[action.stage] if self.stage_shares else 1 / num_chunks
+        if action.kind in HEADS:
+            stage_share = 1.0  # a device has one part of the vocabulary, whatever its chunks
+        else:
+            stage_share = self.stage_shares[action.stage] if self.stage_shares else 1 / num_chunks
         slice_share = self.slice_shares[action.slice] if self.slice_shares else 1 / num_slices
         return self.of_kind(action.kind) * stage_share * slice_share
 

@@ -5,7 +5,8 @@
     B   its own F or R, the B of the stage after (or the heads, where the vocabulary is shared out),
         and the B of the slice after in the same stage (the gradient of its state)
     W   its own B
-    H   the F of the last stage
+    H   the F of the last stage; where a head takes two passes, the S of all parts
+    S   the F of the last stage
     U   the update before, and every weight gradient its stage has computed since
 
 Wherever B stands, BW counts as well. An action that reads a later version of the weights than the
@@ -15,7 +16,7 @@ order of its row; that order is in the schedule and not repeated here.
 
 from collections.abc import Iterator
 
-from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.action import HEADS, Action, Kind
 from jaxpipe.schedule.schedule import Role, Schedule
 
 
@@ -67,12 +68,14 @@ def awaited_roles(schedule: Schedule, action: Action) -> list[Role]:
                 roles.append(("B", stage, microbatch, slice_ + 1))
         case Kind.W:
             roles.append(("B", stage, microbatch, slice_))
-        case Kind.H:
+        case Kind.H if ("S", 0, microbatch, slice_) in by_role:
+            roles += [("S", part, microbatch, slice_) for part in range(schedule.num_devices)]
+        case Kind.H | Kind.S:
             roles.append(("F", schedule.num_stages - 1, microbatch, slice_))
         case Kind.U:
             roles += _before_update(schedule, action)
             return roles
-    if version > 0 and kind is not Kind.H:
+    if version > 0 and kind not in HEADS:
         roles.append(("U", stage, None, version))
     return roles
 

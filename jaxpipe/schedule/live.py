@@ -8,7 +8,7 @@ chunks and slices to compare with schedules that have none.
 
 from typing import Literal
 
-from jaxpipe.schedule.action import Kind
+from jaxpipe.schedule.action import HEADS, Kind
 from jaxpipe.schedule.schedule import Backward, Schedule
 
 
@@ -36,6 +36,8 @@ def peak_live(schedule: Schedule, *, until: Literal[Kind.B, Kind.W]) -> tuple[in
                     live += 1
             peak = max(peak, live)
             for kind, stage, *_ in cell:
+                if kind in HEADS:
+                    continue
                 last = until if backward[stage] is Backward.FULL else Kind.B
                 if kind is Kind.BW or kind is last:
                     live -= 1

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable
 from urllib.parse import quote, unquote
 
-from jaxpipe.schedule.action import Action, Cell, Kind
+from jaxpipe.schedule.action import HEADS, Action, Cell, Kind
 from jaxpipe.schedule.placement import (
     PLACEMENT_NAMES,
     Placement,
@@ -35,14 +35,14 @@ FORMAT_VERSION = 1
 _HEADER = re.compile(r"#\s*jaxpipe-schedule\s+(?P<version>\d+)(?P<fields>(\s+\w+=\S+)*)\s*")
 _ACTION = re.compile(
     r"(?P<stage>\d+)"
-    r"(?:U|(?P<kind>BW|[FBWRH])(?P<microbatch>\d+)(?:\.(?P<slice>\d+))?)"
+    r"(?:U|(?P<kind>BW|[FBWRSH])(?P<microbatch>\d+)(?:\.(?P<slice>\d+))?)"
     r"(?:@(?P<version>\d+))?"
 )
 _TOGETHER = re.compile(r"\((?P<actions>[^()]*;[^()]*)\)OVERLAP")
 _PATH = re.compile(r"\d+(\.\d+)*(@\d+)?")
 _GRAMMAR = (
-    "write <stage><kind><microbatch>[.<slice>][@<version>] with kind F, B, W, BW, R or H, such as "
-    "2F5; an update as 2U@1; actions issued together as (2F5;1BW3)OVERLAP"
+    "write <stage><kind><microbatch>[.<slice>][@<version>] with kind F, B, W, BW, R, S or H, such "
+    "as 2F5; an update as 2U@1; actions issued together as (2F5;1BW3)OVERLAP"
 )
 
 
@@ -241,7 +241,7 @@ def assemble(
     found = {
         "devices": len(rows),
         "microbatches": max(microbatches, default=0) + 1,
-        "stages": max((a.stage for a in actions if a.kind is not Kind.H), default=0) + 1,
+        "stages": max((a.stage for a in actions if a.kind not in HEADS), default=0) + 1,
         "slices": max((action.slice for action in actions), default=0) + 1,
     }
     if fields is not None:

@@ -80,7 +80,7 @@ class _Reordering:
         self.costs = costs
         self.activation_cap = activation_cap
         self.look_ahead = look_ahead
-        self.tie = _TIE * max(costs.per_microbatch, costs.recompute, costs.hop)
+        self.tie = _TIE * max(costs.per_microbatch, costs.recompute, costs.hop, costs.head)
         num_devices = schedule.num_devices
         self.queues = [
             collections.deque(cell for cell in row if cell[0].kind is not Kind.W)
@@ -154,9 +154,8 @@ class _Reordering:
         self.live[device] += self._kept(cell)
         for action in cell:
             self.ends[action] = end
-            kept = self.schedule.backward[action.stage]
             if action.kind in (Kind.W, Kind.BW) or (
-                action.kind is Kind.B and kept is Backward.INPUT
+                action.kind is Kind.B and self.schedule.backward[action.stage] is Backward.INPUT
             ):
                 self.live[device] -= 1
             elif action.kind is Kind.B:

@@ -9,7 +9,7 @@ GPipe becomes TeraPipe. (Seq1F1B is more than sliced 1F1B: it warms up with fewe
 
 import dataclasses
 
-from jaxpipe.schedule.action import Action, Cell, Kind
+from jaxpipe.schedule.action import HEADS, Action, Cell, Kind
 from jaxpipe.schedule.schedule import Schedule
 from jaxpipe.schedule.sizes import check_sizes
 
@@ -41,7 +41,7 @@ def slice_microbatches(schedule: Schedule, num_slices: int) -> Schedule:
         cells: list[Cell] = []
         for cell in row:
             action = next(iter(cell))
-            if len(cell) > 1 or action.kind is Kind.H:
+            if len(cell) > 1 or action.kind in HEADS:
                 names = "+".join(map(str, cell))
                 raise ValueError(
                     f"schedule {schedule.name!r} holds {names}, whose slices have no order of "

@@ -5,7 +5,8 @@
     place       every action on the device that holds its stage
     complete    for every stage, microbatch and slice one F and what `backward` asks of the stage:
                 one BW or one B and one W (full), one B (input), nothing (none); at most one R,
-                and only where there is a backward; heads on all devices or on none
+                and only where there is a backward; heads on all devices or on none,
+                and with an S an H
     order       every action behind what it waits for in the same row, so slices ascend in F and
                 descend in B, R stands between F and B, and W behind B
     acyclic     the devices do not wait for each other in a cycle
@@ -19,7 +20,7 @@ All violations are found in one go, each with its place and with what would repa
 from collections import Counter
 from collections.abc import Iterator
 
-from jaxpipe.schedule.action import Action, Kind
+from jaxpipe.schedule.action import HEADS, Action, Kind
 from jaxpipe.schedule.completeness import cells, find_duplicates, find_incomplete
 from jaxpipe.schedule.dependencies import awaited_roles
 from jaxpipe.schedule.live import peak_live
@@ -159,9 +160,9 @@ def _ids_and_places(schedule: Schedule) -> Iterator[Violation]:
 
 def _problems_of_ids(schedule: Schedule, action: Action) -> Iterator[tuple[str, str]]:
     kind, stage, microbatch, slice_, version = action
-    num_stages = schedule.num_devices if kind is Kind.H else schedule.num_stages
+    num_stages = schedule.num_devices if kind in HEADS else schedule.num_stages
     if not 0 <= stage < num_stages:
-        what = "vocabulary part" if kind is Kind.H else "stage"
+        what = "vocabulary part" if kind in HEADS else "stage"
         yield f"there is no {what} {stage}", f"use one from 0 to {num_stages - 1}"
     if kind is Kind.U:
         if microbatch is not None:
@@ -180,7 +181,7 @@ def _problems_of_ids(schedule: Schedule, action: Action) -> Iterator[tuple[str, 
 def _problems_of_place(
     schedule: Schedule, device: int, action: Action
 ) -> Iterator[tuple[str, str]]:
-    if action.kind is Kind.H:
+    if action.kind in HEADS:
         placed = action.stage
     else:
         placed = schedule.placement.device(action.stage, action.microbatch or 0)

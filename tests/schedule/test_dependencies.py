@@ -20,6 +20,11 @@ HEADS = from_csv("""\
 0F0,0H0,0BW0
 1F0,1H0,1BW0
 """)
+TWO_PASSES = from_csv("""\
+# jaxpipe-schedule 1 devices=2 microbatches=1 placement=loop
+0F0,0S0,0H0,0BW0
+1F0,1S0,1H0,1BW0
+""")
 
 
 def awaited(schedule: Schedule, text: str) -> list[str]:
@@ -47,6 +52,9 @@ def awaited(schedule: Schedule, text: str) -> list[str]:
         (HEADS, "0H0", ["1F0"]),
         (HEADS, "1BW0", ["1F0", "0H0", "1H0"]),
         (HEADS, "0BW0", ["0F0", "1BW0"]),
+        (TWO_PASSES, "0S0", ["1F0"]),
+        (TWO_PASSES, "0H0", ["0S0", "1S0"]),
+        (TWO_PASSES, "1BW0", ["1F0", "0H0", "1H0"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

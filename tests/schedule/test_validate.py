@@ -79,6 +79,14 @@ CASES = {
         f"{HEADER}\n0F0,0H0,0F1,0H1,0BW0,0BW1\n1F0,1H0,1BW0,1F1,1BW1\n",
         ["device 1: 1H1 is missing; add it to row 1"],
     ),
+    "head_of_two_passes_without_second": (
+        f"{HEADER}\n0F0,0S0,0F1,0S1,0BW0,0BW1\n1F0,1S0,1BW0,1F1,1S1,1BW1\n",
+        [
+            f"device {part}: {part}H{microbatch} is missing; add it to row {part}"
+            for microbatch in (0, 1)
+            for part in (0, 1)
+        ],
+    ),
     "wrong order": (
         f"{HEADER}\n0F0,0BW1,0F1,0BW0\n1F0,1BW0,1F1,1BW1\n",
         ["device 0, column 1: 0BW1 stands before 0F1, which it waits for; move it behind column 2"],
