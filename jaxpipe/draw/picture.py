@@ -24,6 +24,7 @@ _LIVE = 0.28
 _INCHES_PER_DEVICE = 0.55
 _LABEL_POINTS = 7.0
 _MAX_INCHES = 200.0
+_AXES_WIDTH = 0.775  # of the figure's, as matplotlib lays it out
 
 
 def to_svg(simulation: Simulation, *, width: float | None = None) -> str:
@@ -88,7 +89,7 @@ def _default_width(simulation: Simulation) -> float:
         return 6.0
     # Three labels of four characters to an inch, for nine tenths of the actions.
     typical = durations[len(durations) // 10] or durations[-1]
-    return min(_MAX_INCHES, max(6.0, simulation.makespan / typical * 0.3))
+    return min(_MAX_INCHES, max(6.0, simulation.makespan / typical * 0.36))
 
 
 def _figure(simulation: Simulation, width: float) -> "Figure":
@@ -97,7 +98,7 @@ def _figure(simulation: Simulation, width: float) -> "Figure":
     schedule = simulation.schedule
     figure = Figure(figsize=(width, 0.9 + _INCHES_PER_DEVICE * schedule.num_devices))
     axes = figure.add_subplot()
-    inches_per_unit = 0.9 * width / simulation.makespan if simulation.makespan else 1.0
+    inches_per_unit = _AXES_WIDTH * width / simulation.makespan if simulation.makespan else 1.0
     for device, row in enumerate(schedule.rows):
         axes.axhspan(device, device + _BAND, color="#f4f4f4", zorder=0)
         for cell in row:
@@ -137,7 +138,7 @@ def _draw_cell(
             linewidth=0.5,
         )
         label = str(action)
-        if len(label) * _LABEL_POINTS * 0.68 <= duration * inches_per_unit * 72:
+        if _ems(label) * _LABEL_POINTS <= duration * inches_per_unit * 72:
             axes.text(
                 start + duration / 2,
                 bottom + height / 2,
@@ -147,6 +148,11 @@ def _draw_cell(
                 fontsize=_LABEL_POINTS if len(cell) == 1 else _LABEL_POINTS - 2,
                 color="black" if luminance(color) > 0.5 else "white",
             )
+
+
+def _ems(label: str) -> float:
+    """The width of a label with a little room, in font sizes; a W is half as wide again."""
+    return 0.66 * len(label) + 0.33 * label.count("W") + 0.2
 
 
 def _draw_live(axes: "Axes", simulation: Simulation, device: int) -> None:

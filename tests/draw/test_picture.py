@@ -16,6 +16,17 @@ def texts(svg: str) -> list[str]:
     return [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
+def test_labels_do_not_run_into_each_other():
+    """Room was measured on the whole figure and for narrow letters: W labels ran together."""
+    simulation = simulate(make_schedule("zbv", 4, 8))
+    weights = {f"{stage}W{m}" for stage in range(8) for m in range(8)}
+    inch_an_action = 1 / (0.775 * 0.5)  # inches of figure for one inch of time 0.5
+    narrow = 25.5 * inch_an_action * 15 / 72
+    wide = 25.5 * inch_an_action * 18 / 72
+    assert not weights & set(texts(to_svg(simulation, width=narrow)))
+    assert weights <= set(texts(to_svg(simulation, width=wide)))
+
+
 @pytest.mark.parametrize("name", ["gpipe", "dualpipe", "v_half", "seq1f1b", "pipedream"])
 def test_every_action_is_labelled(name):
     simulation = simulate(make_schedule(name, 4, 8))
