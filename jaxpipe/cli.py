@@ -30,6 +30,7 @@ from jaxpipe.schedule import (
     from_json,
     make_schedule,
     schedule_names,
+    share_head,
     simulate,
     to_csv,
     to_json,
@@ -45,7 +46,16 @@ _OPTIONS = {
     "waves": "num_waves",
     "update_every": "update_every",
 }
-_COSTS = ("forward", "backward_input", "backward_weight", "recompute", "hop", "overlap")
+_COSTS = (
+    "forward",
+    "backward_input",
+    "backward_weight",
+    "recompute",
+    "head",
+    "head_statistics",
+    "hop",
+    "overlap",
+)
 _FORMATS = ("text", "csv", "torch-csv", "json", "svg", "png", "trace")
 
 
@@ -76,6 +86,8 @@ def _schedule(arguments: argparse.Namespace) -> int:
     schedule = _named(arguments.name, arguments)
     if arguments.cap is not None:
         schedule = fill_weights(schedule, activation_cap=arguments.cap, costs=costs)
+    if arguments.head_barriers is not None:
+        schedule = share_head(schedule, num_barriers=arguments.head_barriers, costs=costs)
     match arguments.format:
         case "text":
             content = draw_text(schedule, costs, width=arguments.width) + "\n"
@@ -104,8 +116,16 @@ def _schedule(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.name not in schedule_names() and pathlib.Path(arguments.name).exists():
+        for word in ("devices", "microbatches", *_OPTIONS):
+            if getattr(arguments, word) is not None:
+                raise ValueError(
+                    f"the file {arguments.name} states its sizes itself; leave out "
+                    f"--{_dashed(word)}, or name a schedule"
+                )
         schedule = _read(arguments.name, arguments.placement)
     else:
+        if arguments.placement is not None:
+            raise ValueError("--placement is for files; a named schedule has one of its own")
         schedule = _named(arguments.name, arguments)
     numbers = _numbers(simulate(schedule, _costs(arguments)))
     if arguments.json:
@@ -180,10 +200,12 @@ def _named(name: str, arguments: argparse.Namespace) -> Schedule:
     """The schedule of a name, with the options of the command line."""
     if name not in schedule_names() and pathlib.Path(name).suffix:
         raise ValueError(f"there is no file {name!r}; check the path")
+    if name not in schedule_names():
+        make_schedule(name, 1, 1)  # raises, with the nearest name
     for word in ("devices", "microbatches"):
         if getattr(arguments, word) is None:
             raise ValueError(f"a schedule needs --{word}; add --{word} 4, say")
-    known = schedule_options(name) if name in schedule_names() else tuple(_OPTIONS.values())
+    known = schedule_options(name)
     options = {}
     for word, option in _OPTIONS.items():
         if getattr(arguments, word) is None:
@@ -198,7 +220,10 @@ def _named(name: str, arguments: argparse.Namespace) -> Schedule:
 
 
 def _read(path: str, placement: str | None, *, check: bool = True) -> Schedule:
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text; give a .csv or .json file of a schedule") from None
     if path.endswith(".json"):
         return from_json(text)
     return from_csv(text, placement=placement, name=pathlib.Path(path).stem, check=check)
@@ -285,6 +310,12 @@ def _parser() -> argparse.ArgumentParser:
         "--cap",
         type=int,
         help="split the backward and move W into idle time, keeping at most so many activations",
+    )
+    command.add_argument(
+        "--head-barriers",
+        type=int,
+        choices=(1, 2),
+        help="share the head out over all devices, in one pass or two",
     )
     command.add_argument("--format", choices=_FORMATS, default="text", help="default: text")
     command.add_argument("--out", metavar="FILE", help="default: standard output")

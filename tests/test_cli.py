@@ -9,12 +9,14 @@ import pytest
 from jaxpipe import cli
 from jaxpipe.lower import lower
 from jaxpipe.schedule import (
+    Costs,
     fill_weights,
     from_csv,
     from_json,
     from_torch_csv,
     make_schedule,
     schedule_names,
+    share_head,
     to_csv,
 )
 
@@ -88,6 +90,30 @@ def test_simulate_reads_files(capsys, tmp_path):
     assert "give the placement" in err
     numbers = json.loads(run(capsys, f"simulate {path} --placement v --json")[1])
     assert (numbers["schedule"], numbers["makespan"]) == ("mine", 12.5)
+
+
+def test_a_file_states_its_own_sizes(capsys, tmp_path):
+    """Sizes beside a file used to be ignored, and the numbers were taken for those of the sizes."""
+    path = tmp_path / "mine.csv"
+    path.write_text(to_csv(make_schedule("1f1b", 2, 4)))
+    for option in ("--devices 4", "--microbatches 8", "--chunks 2"):
+        status, out, err = run(capsys, f"simulate {path} {option}")
+        assert (status, out) == (2, "")
+        assert f"states its sizes itself; leave out {option.split()[0]}" in err
+
+
+def test_a_file_that_is_no_text_is_named(capsys, tmp_path):
+    path = tmp_path / "picture.csv"
+    path.write_bytes(b"\x89PNG")
+    for command in ("simulate", "validate"):
+        assert f"{path} is no text; give a .csv or .json" in run(capsys, f"{command} {path}")[2]
+
+
+@pytest.mark.parametrize("barriers", [1, 2])
+def test_the_head_is_shared_out(capsys, barriers):
+    line = f"schedule 1f1b --devices 2 --microbatches 4 --head-barriers {barriers} --head 0.5"
+    expected = share_head(make_schedule("1f1b", 2, 4), num_barriers=barriers, costs=Costs(head=0.5))
+    assert from_csv(run(capsys, f"{line} --format csv")[1]) == expected
 
 
 def test_compare_lists_all_and_says_what_it_left_out(capsys):
@@ -168,6 +194,8 @@ def test_validate_lists_every_violation(capsys, tmp_path, rows, expected):
         ("schedule 1f1b --devices 4 --microbatches 8 --cap 1", "activation_cap=1 is below the 4"),
         ("schedule 1f1b --devices 4 --microbatches 8 --hop -1", "costs must be finite and not neg"),
         ("simulate 1f1b", "a schedule needs --devices; add --devices 4, say"),
+        ("simulate 1fb1", "there is no schedule '1fb1'; did you mean '1f1b'?"),
+        ("simulate 1f1b --devices 2 --microbatches 2 --placement v", "--placement is for files"),
         ("simulate nowhere.csv", "there is no file 'nowhere.csv'; check the path"),
         ("validate nowhere.csv", "No such file or directory"),
         ("best --devices 2 --microbatches 4 --cap 0.1", "raise the cap to that"),

@@ -19,6 +19,7 @@ from jaxpipe.schedule.names import make_schedule
 from jaxpipe.schedule.recompute import insert_recompute
 from jaxpipe.schedule.retime import retime
 from jaxpipe.schedule.schedule import Schedule
+from jaxpipe.schedule.sizes import check_sizes
 from jaxpipe.schedule.split_backward import split_backward
 
 _ONE_CHUNK = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "zb_h2", "zb2p", "zb1p5")
@@ -71,7 +72,8 @@ def best(
             activation; None if they may not.
 
     Raises:
-        ValueError: If nothing fits under the cap; it says what the most frugal schedule needs.
+        ValueError: If a limit makes no sense, or nothing fits under the cap; the error then says
+            what the most frugal schedule needs.
 
     Example:
         >>> found = best(2, 4, max_chunks=1, activation_cap=2.0)
@@ -80,6 +82,15 @@ def best(
     """
     costs = Costs() if costs is None else costs
     share = 1.0 if recomputed_share is None else recomputed_share
+    check_sizes(max_chunks=max_chunks, num_slices=num_slices)
+    if not 0 <= share <= 1:
+        raise ValueError(
+            f"recomputed_share={share} is no share of an activation; use a number from 0 to 1"
+        )
+    if activation_cap is not None and not activation_cap >= 0:
+        raise ValueError(
+            f"activation_cap={activation_cap} is no number of activations; use 1 or more, or None"
+        )
     evaluations: list[Evaluation] = []
     seen: set[tuple[object, ...]] = set()
     least = float("inf")

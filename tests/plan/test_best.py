@@ -73,6 +73,22 @@ def test_the_error_says_what_would_fit():
     assert best(2, 4, max_chunks=1, activation_cap=needed).lockstep.peak_activations <= needed
 
 
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ({"max_chunks": 0}, "max_chunks must be at least 1, but is 0"),
+        ({"num_slices": 0}, "num_slices must be at least 1, but is 0"),
+        ({"recomputed_share": 2.0}, "recomputed_share=2.0 is no share of an activation"),
+        ({"activation_cap": float("nan")}, "activation_cap=nan is no number of activations"),
+    ],
+    ids=["chunks", "slices", "share", "cap"],
+)
+def test_limits_that_make_no_sense_are_refused(limit, message):
+    """They used to pass in silence: NaN as no cap at all, and twice an activation as a share."""
+    with pytest.raises(ValueError, match=message):
+        best(2, 4, **limit)
+
+
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "v_half", "seq1f1b", "dualpipe", "chimera"])
 def test_peaks_count_microbatches_of_a_whole_share(name):
     schedule = make_schedule(name, 4, 8)
