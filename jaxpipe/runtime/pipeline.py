@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.lower import Program, TableSizes, encode, lower
@@ -178,13 +179,15 @@ class FunctionalPipeline:
         """Every `Params` in a tree moved from layer order to this pipeline's layout and devices.
 
         The tree may be parameters, an optimizer's state, or both together; all other leaves stay as
-        they are.
+        they are. Arrays may lie on the devices of another pipeline.
         """
-        return jax.tree.map(
-            lambda node: self._to_pipeline(node) if isinstance(node, Params) else node,
-            tree,
-            is_leaf=lambda node: isinstance(node, Params),
-        )
+
+        def move(node: Any) -> Any:
+            if isinstance(node, Params):
+                return self._to_pipeline(jax.tree.map(self._bring, node))
+            return node
+
+        return jax.tree.map(move, tree, is_leaf=lambda node: isinstance(node, Params))
 
     def from_pipeline(self, tree: PyTree) -> PyTree:
         """Every `Params` in a tree moved back to layer order: the inverse of `to_pipeline`."""
@@ -206,6 +209,15 @@ class FunctionalPipeline:
     def _lay_out(self, params: Params) -> Params:
         """Parameters in pipeline layout, from layer order."""
         return Params(self.spec.layout.to_pipeline(params.blocks), params.outer)
+
+    def _bring(self, leaf: Any) -> Any:
+        """An array that was put on other devices than the mesh's, brought to all of the mesh's."""
+        if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
+            return leaf
+        elsewhere = leaf.sharding.device_set != set(self.spec.mesh.devices.flat)
+        if not (leaf.committed and elsewhere):
+            return leaf
+        return jax.device_put(leaf, NamedSharding(self.spec.mesh, PartitionSpec()))
 
     def _collect(self, params: Params) -> Params:
         """Parameters in layer order, from pipeline layout."""

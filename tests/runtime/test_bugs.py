@@ -19,3 +19,19 @@ def test_a_pipeline_first_used_inside_jit_can_be_used_outside_later():
     (inside, _), _ = jax.jit(pipeline.value_and_grad)(params, batch)
     (outside, _), _ = pipeline.value_and_grad(params, batch)
     assert jnp.array_equal(inside, outside)
+
+
+def test_parameters_move_from_one_pipeline_to_another():
+    """Parameters in layer order still lay on the devices of the pipeline they came from.
+
+    Taking them from four stages to two failed with "incompatible devices", without a way out.
+    """
+    many, few = (
+        FunctionalPipeline(toy_model(4), mesh=make_mesh(stages), num_microbatches=2)
+        for stages in (4, 2)
+    )
+    original = toy_params(4, "float32")
+    there = few.to_pipeline(many.from_pipeline(many.to_pipeline(original)))
+    assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(there)} == {2}
+    back = many.from_pipeline(many.to_pipeline(few.from_pipeline(there)))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, back, original))
