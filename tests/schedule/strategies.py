@@ -94,6 +94,10 @@ def corrupt(data: st.DataObject, schedule: Schedule) -> Schedule:
     cell = rows[device][column]
     action = cell[0]
     what = draw(st.sampled_from(["lose", "double", "stage", "microbatch", "slice", "move", "last"]))
+    if what in ("lose", "move") and action.kind is Kind.U and column == len(rows[device]) - 1:
+        # Nothing reads the last update, so a schedule without it is legal: its gradients wait for
+        # the next step. Losing it used to fail the suite once in a while.
+        what = "double"
     match what:
         case "lose":
             del rows[device][column]
