@@ -66,6 +66,7 @@ def check(
     )
 
 
+@pytest.mark.slow  # all together
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize("num_microbatches", MICROBATCHES)
 @pytest.mark.parametrize("mesh", MESHES, ids=ids)
