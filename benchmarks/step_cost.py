@@ -27,16 +27,18 @@ import optax
 from flax import nnx
 
 from jaxpipe import Params, Pipeline, make_mesh
-from jaxpipe.runtime import plain
+from jaxpipe.runtime import FunctionalPipeline, plain
+from jaxpipe.schedule import schedule_names
 from models import GPT, GPTConfig
 
 SIZES = ((4, 8), (4, 32))
+ELSEWHERE = {"seq1f1b", "terapipe", "pipedream", "pipedream_2bw", "forward_only", "zb1p"}
+"""Sliced and asynchronous schedules, one that trains nothing, and a second name."""
+
 FORMS = (
-    ("1f1b", "selective"),
+    *((name, "selective") for name in schedule_names() if name not in ELSEWHERE),
     ("1f1b", "none"),
     ("1f1b", "full"),
-    ("gpipe", "selective"),
-    ("zb_h1", "selective"),
 )
 
 
@@ -45,7 +47,9 @@ def loss(logits: jax.Array, *, targets: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 
 
-def plain_step(pipeline: Pipeline, num_microbatches: int) -> Callable[[Params, Any], Params]:
+def plain_step(
+    pipeline: FunctionalPipeline, num_microbatches: int
+) -> Callable[[Params, Any], Params]:
     """The gradient of the unpipelined model, summed over microbatches in a scan."""
     model = pipeline.spec.model
 
@@ -75,8 +79,29 @@ def run_seconds(function: Callable[[], Any]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
+def medians(programs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[float, float]]:
+    """Median CPU and wall time of each program, run in turns after once to compile."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    for repeat in range(repeats + 1):
+        for name, program in programs.items():
+            found = run_seconds(program)
+            if repeat:
+                seconds[name].append(found)
+    return {
+        name: (statistics.median(cpu), statistics.median(wall))
+        for name, (cpu, wall) in (
+            (name, zip(*found, strict=True)) for name, found in seconds.items()
+        )
+    }
+
+
 def measure(
-    config: GPTConfig, num_devices: int, num_microbatches: int, rows: int, repeats: int
+    config: GPTConfig,
+    forms: list[tuple[str, str]],
+    num_devices: int,
+    num_microbatches: int,
+    rows: int,
+    repeats: int,
 ) -> None:
     """Prints the table of one size."""
     model = GPT(config, rngs=nnx.Rngs(0))
@@ -86,7 +111,7 @@ def measure(
     programs: dict[str, Callable[[], Any]] = {}
     compiling: dict[str, float] = {}
     mesh = make_mesh(num_devices)
-    for schedule, remat in FORMS:
+    for schedule, remat in forms:
         pipeline = Pipeline(
             model,
             loss,
@@ -104,21 +129,15 @@ def measure(
             step = plain_step(pipeline, num_microbatches)
             compiling["plain"] = compile_seconds(step, single, batch)
             programs["plain"] = functools.partial(step, single, batch)
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for repeat in range(repeats + 1):
-        for name, program in programs.items():
-            found = run_seconds(program)
-            if repeat:  # the first run compiles
-                seconds[name].append(found)
-    cpu = {name: statistics.median(each[0] for each in seconds[name]) for name in programs}
+    found = medians(programs, repeats)
     print(
         f"\nP = {num_devices}, M = {num_microbatches}, microbatches of {rows} x {shape[1]} tokens"
     )
-    print(f"{'program':20}{'CPU s':>9}{'wall s':>9}{'CPU / plain':>13}{'compile s':>11}")
+    print(f"{'program':30}{'CPU s':>9}{'wall s':>9}{'CPU / plain':>13}{'compile s':>11}")
     for name in sorted(programs, key=lambda name: name != "plain"):
-        wall = statistics.median(each[1] for each in seconds[name])
-        ratio = cpu[name] / cpu["plain"]
-        print(f"{name:20}{cpu[name]:9.3f}{wall:9.3f}{ratio:13.3f}{compiling[name]:11.2f}")
+        cpu, wall = found[name]
+        ratio = cpu / found["plain"][0]
+        print(f"{name:30}{cpu:9.3f}{wall:9.3f}{ratio:13.3f}{compiling[name]:11.2f}")
 
 
 def main() -> None:
@@ -129,7 +148,9 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4, help="examples in a microbatch")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--schedules", nargs="+", help="only these")
     options = parser.parse_args()
+    forms = [form for form in FORMS if not options.schedules or form[0] in options.schedules]
     jax.config.update("jax_num_cpu_devices", max(size for size, _ in SIZES))
     config = GPTConfig(
         vocab_size=256,
@@ -143,7 +164,7 @@ def main() -> None:
         f"{options.layers} layers of width {options.width}"
     )
     for num_devices, num_microbatches in SIZES:
-        measure(config, num_devices, num_microbatches, options.rows, options.repeats)
+        measure(config, forms, num_devices, num_microbatches, options.rows, options.repeats)
 
 
 if __name__ == "__main__":

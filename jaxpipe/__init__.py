@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxpipe.nn.pipeline import Pipeline as Pipeline
+    from jaxpipe.nn.sequential import Sequential as Sequential
+    from jaxpipe.nn.sequential_pipeline import SequentialPipeline as SequentialPipeline
     from jaxpipe.runtime.loss import LossMeans as LossMeans
     from jaxpipe.runtime.mesh import make_mesh as make_mesh
     from jaxpipe.runtime.model import LayeredModel as LayeredModel
     from jaxpipe.runtime.model import Params as Params
+    from jaxpipe.runtime.model import StatefulBlock as StatefulBlock
     from jaxpipe.runtime.pipeline import FunctionalPipeline as FunctionalPipeline
+    from jaxpipe.runtime.remat import recompute as recompute
+    from jaxpipe.runtime.waste import WastefulWarning as WastefulWarning
 
 _HOMES = {
     "FunctionalPipeline": "jaxpipe.runtime.pipeline",
@@ -21,7 +26,12 @@ _HOMES = {
     "LossMeans": "jaxpipe.runtime.loss",
     "Params": "jaxpipe.runtime.model",
     "Pipeline": "jaxpipe.nn.pipeline",
+    "Sequential": "jaxpipe.nn.sequential",
+    "SequentialPipeline": "jaxpipe.nn.sequential_pipeline",
+    "StatefulBlock": "jaxpipe.runtime.model",
+    "WastefulWarning": "jaxpipe.runtime.waste",
     "make_mesh": "jaxpipe.runtime.mesh",
+    "recompute": "jaxpipe.runtime.remat",
 }
 
 __all__ = list(_HOMES)

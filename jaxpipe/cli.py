@@ -1,10 +1,12 @@
-"""The `jaxpipe` command: draw, simulate, compare, search and check pipeline schedules.
+"""The `jaxpipe` command: draw, simulate, compare, find and check schedules; cut models, tokens.
 
     jaxpipe schedule 1f1b --devices 4 --microbatches 8
     jaxpipe simulate zb_h1 --devices 8 --microbatches 24 --forward 18.5 --backward-input 18.1
     jaxpipe compare --devices 4 --microbatches 8
     jaxpipe best --devices 4 --microbatches 8 --cap 4
     jaxpipe validate my_schedule.csv
+    jaxpipe partition 3,1,4,1,5,9,2,6 --stages 3
+    jaxpipe slice --length 2048 --stages 48 --cost "60 + l * (1 + ctx / 8000)" --grid 8
 
 It works on names, numbers and files alone: no device is touched and nothing is compiled.
 """
@@ -17,7 +19,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxpipe.draw import to_png, to_svg, to_trace
-from jaxpipe.plan import Evaluation, best, compare, to_table
+from jaxpipe.plan import (
+    Evaluation,
+    SliceProblem,
+    best,
+    compare,
+    equal_splits,
+    parse_cost,
+    partition,
+    plan_slices,
+    read_cost_table,
+    slices_table,
+    to_table,
+)
 from jaxpipe.schedule import (
     Costs,
     Schedule,
@@ -196,6 +210,68 @@ def _validate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _partition(arguments: argparse.Namespace) -> int:
+    weights = _weights(arguments.weights)
+    speeds = None if arguments.speeds is None else _weights(arguments.speeds)
+    found = partition(weights, arguments.stages, speeds=speeds)
+    if arguments.json:
+        loads = list(found.loads)
+        print(json.dumps({"bounds": list(found.bounds), "max": found.heaviest, "loads": loads}))
+        return 0
+    mean = sum(found.loads) / len(found.loads)
+    above = f", {found.heaviest / mean - 1:.1%} above the mean {mean:.6g}" if mean else ""
+    print(f"heaviest stage {found.heaviest:.6g}{above}")
+    for stage, (load, count) in enumerate(zip(found.loads, found.layers_per_stage, strict=True)):
+        first = found.bounds[stage]
+        layers = f"layer {first}" if count == 1 else f"layers {first} to {first + count - 1}"
+        print(f"stage {stage:<4}{load:>12.6g}  {layers}")
+    return 0
+
+
+def _weights(text: str) -> list[float]:
+    """Numbers that are typed, or stand in a file: with commas between, or one a line."""
+    if pathlib.Path(text).is_file():
+        text = pathlib.Path(text).read_text(encoding="utf-8")
+    words = text.replace(",", " ").split()
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        raise ValueError(
+            f"{text[:40]!r} is neither a file nor numbers with commas between, such as 3,1,4"
+        ) from None
+
+
+def _slice(arguments: argparse.Namespace) -> int:
+    if arguments.cost_table is None:
+        cost = parse_cost(arguments.cost)
+    else:
+        try:
+            cost = read_cost_table(pathlib.Path(arguments.cost_table).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{arguments.cost_table}: {error}") from None
+    problem = SliceProblem(
+        cost=cost,
+        length=arguments.length,
+        stages=arguments.stages,
+        microbatches=arguments.microbatches,
+        hop=arguments.hop,
+        grid=arguments.grid,
+    )
+    plan = plan_slices(problem, num_slices=arguments.num_slices, max_lengths=arguments.max_lengths)
+    powers = [2**power for power in range(problem.length.bit_length())]
+    equal = equal_splits(problem, sorted({*powers, len(plan.lengths)}))
+    if arguments.json:
+        splits = [{"num_slices": len(each.lengths), "time": each.time} for each in equal]
+        found = {"lengths": list(plan.lengths), "time": plan.time, "costs": list(plan.costs)}
+        print(json.dumps({**found, "equal": splits}))
+        return 0
+    print(f"lengths  {' '.join(map(str, plan.lengths))}")
+    print(f"time     {plan.time:.6g}")
+    print()
+    print(slices_table(plan, equal))
+    return 0
+
+
 def _named(name: str, arguments: argparse.Namespace) -> Schedule:
     """The schedule of a name, with the options of the command line."""
     if name not in schedule_names() and pathlib.Path(name).suffix:
@@ -283,7 +359,8 @@ def _dashed(word: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxpipe",
-        description="Draw, simulate, compare, search and check pipeline schedules.",
+        description="Draw, simulate, compare, search and check pipeline schedules; cut models and "
+        "tokens.",
         epilog="Example: jaxpipe schedule 1f1b --devices 4 --microbatches 8",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -381,6 +458,43 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("file", metavar="FILE", help="a .csv or .json file")
     _add_placement(command)
     command.add_argument("--cap", type=int, help="the most activations a device may keep")
+
+    command = add(
+        "partition",
+        _partition,
+        "Put layers into stages, the heaviest of which is as light as can be",
+        "partition 3,1,4,1,5,9,2,6 --stages 3",
+    )
+    command.add_argument(
+        "weights", metavar="WEIGHTS|FILE", help="what each layer weighs: numbers, or a file of them"
+    )
+    command.add_argument("--stages", type=int, required=True, metavar="S")
+    command.add_argument("--speeds", metavar="NUMBERS", help="of the device of each stage")
+    _add_json(command)
+
+    command = add(
+        "slice",
+        _slice,
+        "Cut sequences into the token slices that a pipeline runs fastest",
+        'slice --length 2048 --stages 48 --cost "60 + l * (1 + ctx / 8000)" --grid 8',
+    )
+    command.add_argument("--length", type=int, required=True, help="tokens of a sequence")
+    command.add_argument("--stages", type=int, required=True, metavar="P")
+    costs = command.add_mutually_exclusive_group(required=True)
+    costs.add_argument(
+        "--cost",
+        metavar="EXPRESSION",
+        help="what one stage takes for l tokens behind ctx others: arithmetic of l and ctx",
+    )
+    costs.add_argument("--cost-table", metavar="FILE", help="the same, measured: CSV l,ctx,time")
+    command.add_argument(
+        "--microbatches", type=int, default=1, metavar="M", help="all cut alike; default: 1"
+    )
+    command.add_argument("--hop", type=float, default=0.0, metavar="T", help="default: 0")
+    command.add_argument("--grid", type=int, default=1, help="lengths are multiples; default: 1")
+    command.add_argument("--num-slices", type=int, metavar="K", help="default: as many as best")
+    command.add_argument("--max-lengths", type=int, metavar="N", help="different ones at most")
+    _add_json(command)
     return parser
 
 

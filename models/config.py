@@ -8,6 +8,7 @@ from typing import Literal
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary"]
 Activation = Literal["gelu", "swiglu"]
+Mixer = Literal["attention", "recurrence"]
 AttentionChoice = Literal["auto", "einsum", "fused"]
 DType = Literal["float32", "bfloat16", "float64"]
 
@@ -43,6 +44,9 @@ class GPTConfig:
         attention_dropout: Rate on the attention probabilities. It keeps the whole score matrix
             in memory, which fused attention would avoid.
         attention: Which program computes attention: see `models.attention.choose_program`.
+        attention_window: How many tokens a token sees, itself included; None for all before it.
+        mixer: What mixes tokens: attention, or a gated linear recurrence
+            (`models.recurrence`), which has no heads and uses no positions.
         dtype: In which dtype the model computes.
         param_dtype: In which dtype the weights are kept.
 
@@ -74,6 +78,8 @@ class GPTConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     attention: AttentionChoice = "auto"
+    attention_window: int | None = None
+    mixer: Mixer = "attention"
     dtype: DType = "float32"
     param_dtype: DType = "float32"
 
@@ -108,7 +114,7 @@ def _field_problems(config: GPTConfig) -> list[str]:
     problems = []
     for name in ("vocab_size", "max_sequence_length", "num_layers", "width", "num_heads"):
         problems += _size_problems(name, getattr(config, name))
-    for name in ("num_kv_heads", "head_dim", "mlp_width"):
+    for name in ("num_kv_heads", "head_dim", "mlp_width", "attention_window"):
         if getattr(config, name) is not None:
             problems += _size_problems(name, getattr(config, name))
     for name in ("dropout", "attention_dropout"):
@@ -124,6 +130,7 @@ def _field_problems(config: GPTConfig) -> list[str]:
         ("positions", Positions),
         ("activation", Activation),
         ("attention", AttentionChoice),
+        ("mixer", Mixer),
         ("dtype", DType),
         ("param_dtype", DType),
     ):
@@ -172,6 +179,14 @@ def _fit_problems(config: GPTConfig) -> list[str]:
             f"- rotary positions turn pairs of features, but a head has {config.head_width} of "
             f"them; use head_dim={config.head_width + 1}, or positions='learned'"
         )
+    if config.mixer == "recurrence":
+        attention_alone = {"attention_dropout": 0.0, "attention_window": None}
+        problems += [
+            f"- {name}={getattr(config, name)!r} is of attention, but mixer='recurrence' has none; "
+            f"leave it out, or use mixer='attention'"
+            for name, unset in attention_alone.items()
+            if getattr(config, name) != unset
+        ]
     if config.attention == "fused" and config.dtype == "float64":
         problems.append(
             "- attention='fused' has a float32 softmax, which dtype='float64' would lose its "

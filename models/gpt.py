@@ -3,7 +3,8 @@
 The blocks are one module whose weights have a leading dim `[num_layers]`; `lax.scan` runs them, so
 that compile time does not grow with depth. Embedding, block and head can also be called one by
 one, each with the tokens' positions and with its own keys for dropout, and then give what the
-whole model gives.
+whole model gives. A block also runs on a part of a sequence: given the state that earlier tokens
+have left, it returns the state that it leaves, too.
 
 Vaswani et al., 2017, Attention Is All You Need, arXiv 1706.03762; with the norm before each
 sublayer, the initialization and the GELU of GPT-2 (Radford et al., 2019, Language Models are
@@ -18,12 +19,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from models.attention import SelfAttention
+from models.attention import SelfAttention, State
 from models.config import GPTConfig
 from models.dropout import Dropout, part_keys
 from models.linear import INITIAL_SCALE, initial_weights
 from models.mlp import MLP
 from models.normalization import build_norm
+from models.recurrence import GatedRecurrence
 
 
 def _default_positions(length: int) -> Int[Array, "1 sequence"]:
@@ -88,7 +90,7 @@ def _look_up(table: Array, rows: Array, dtype: str) -> Array:
 
 
 class Block(nnx.Module):
-    """Attention and MLP, each normalized first and added to the residual stream.
+    """Attention (or a recurrence) and MLP, each normalized first and added to the residual stream.
 
     Args:
         config: The model's shape.
@@ -97,11 +99,24 @@ class Block(nnx.Module):
 
     def __init__(self, config: GPTConfig, *, rngs: nnx.Rngs) -> None:
         self.attention_norm = build_norm(config)
-        self.attention = SelfAttention(config, dropout_site=0, rngs=rngs)
+        self.attention = (
+            SelfAttention(config, dropout_site=0, rngs=rngs)
+            if config.mixer == "attention"
+            else GatedRecurrence(config, rngs=rngs)
+        )
         self.attention_dropout = Dropout(config.dropout, site=1)
         self.mlp_norm = build_norm(config)
         self.mlp = MLP(config, rngs=rngs)
         self.mlp_dropout = Dropout(config.dropout, site=2)
+
+    def initial_state(
+        self,
+        x: Float[Array, "batch sequence width"],
+        *,
+        segment_ids: Int[Array, "#batch sequence"] | None = None,
+    ) -> State:
+        """The state before the first token of sequences such as those of `x`."""
+        return self.attention.initial_state(x, segment_ids=segment_ids)
 
     def __call__(
         self,
@@ -110,7 +125,8 @@ class Block(nnx.Module):
         positions: Int[Array, "#batch sequence"] | None = None,
         segment_ids: Int[Array, "#batch sequence"] | None = None,
         keys: Key[Array, " batch"] | None = None,
-    ) -> Float[Array, "batch sequence width"]:
+        state: State | None = None,
+    ) -> Any:
         """One layer, same shape and dtype out as in.
 
         Args:
@@ -119,15 +135,31 @@ class Block(nnx.Module):
             segment_ids: Tokens attend only to tokens with the same id; None for one segment.
             keys: One PRNG key per example, specific to the step and this layer; None for no
                 dropout.
+            state: What earlier tokens of the sequences have left; None if there are none. With a
+                state, positions must be given.
+
+        Returns:
+            The new stream; with a state, `(stream, state)`.
         """
+        before = self.initial_state(x, segment_ids=segment_ids) if state is None else state
         if positions is None:
+            if state is not None:
+                raise ValueError(
+                    "tokens that follow others do not start at position 0: give their positions "
+                    "beside their state"
+                )
             positions = _default_positions(x.shape[1])
-        mixed = self.attention(
-            self.attention_norm(x), positions=positions, segment_ids=segment_ids, keys=keys
+        mixed, after = self.attention(
+            self.attention_norm(x),
+            positions=positions,
+            segment_ids=segment_ids,
+            keys=keys,
+            state=before,
         )
         x = x + self.attention_dropout(mixed, keys=keys, positions=positions)
         mapped = self.mlp(self.mlp_norm(x))
-        return x + self.mlp_dropout(mapped, keys=keys, positions=positions)
+        x = x + self.mlp_dropout(mapped, keys=keys, positions=positions)
+        return x if state is None else (x, after)
 
 
 class Head(nnx.Module):

@@ -124,7 +124,7 @@ def test_compare_lists_all_and_says_what_it_left_out(capsys):
     assert listed | left_out | {"zb1p"} == set(schedule_names())
     rows = json.loads(run(capsys, "compare --devices 2 --microbatches 4 --json")[1])
     ticks = {row["schedule"]: row["lockstep_ticks"] for row in rows}
-    assert ticks["zb_h1"] == lower(make_schedule("zb_h1", 2, 4)).num_ticks == 13
+    assert ticks["zb_h1"] == lower(make_schedule("zb_h1", 2, 4)).num_ticks == 10
 
 
 def test_best_names_the_fastest_of_both_kinds(capsys):
@@ -210,12 +210,59 @@ def test_mistakes_get_a_line_and_no_traceback(capsys, line, message):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["", "schedule", "simulate", "compare", "best", "validate"])
+@pytest.mark.parametrize(
+    "command", ["", "schedule", "simulate", "compare", "best", "validate", "partition", "slice"]
+)
 def test_help_ends_with_an_example(capsys, command):
     with pytest.raises(SystemExit) as caught:
         cli.main([*command.split(), "--help"])
     assert caught.value.code == 0
     assert "Example: jaxpipe " in capsys.readouterr().out
+
+
+def test_partition(capsys, tmp_path):
+    status, out, _ = run(capsys, "partition 3,1,4,1,5,9,2,6 --stages 3 --json")
+    assert status == 0
+    assert json.loads(out) == {"bounds": [0, 5, 7, 8], "max": 14, "loads": [14, 11, 6]}
+    path = tmp_path / "weights.txt"
+    path.write_text("10\n1\n1\n1\n", encoding="utf-8")
+    status, out, _ = run(capsys, f"partition {path} --stages 2 --speeds 5,1")
+    assert status == 0
+    assert out.splitlines() == [
+        "heaviest stage 2.2, 4.8% above the mean 2.1",
+        "stage 0            2.2  layers 0 to 1",
+        "stage 1              2  layers 2 to 3",
+    ]
+    status, _, err = run(capsys, "partition 3,one --stages 1")
+    assert status == 2
+    assert "'3,one' is neither a file nor numbers" in err
+    status, _, err = run(capsys, "partition 3,1 --stages 3")
+    assert status == 2
+    assert "2 layers can't fill 3 stages; use at most 2 stages" in err
+
+
+def test_slice_prints_lengths_and_a_table(capsys):
+    line = "slice --length 12 --stages 3 --cost l*(2*ctx+l+1)/2 --num-slices 3"
+    status, out, _ = run(capsys, line)
+    assert status == 0
+    assert out.startswith("lengths  7 3 2\ntime     134\n")
+    assert "3, planned  2 to 7" in out
+    assert "1, equal        12" in out
+
+
+def test_slice_reads_a_table_and_writes_json(capsys, tmp_path):
+    path = tmp_path / "costs.csv"
+    path.write_text("l,ctx,time\n64,0,3\n128,0,5\n64,64,4\n", encoding="utf-8")
+    line = f"slice --length 128 --stages 4 --cost-table {path} --grid 64 --json"
+    status, out, _ = run(capsys, line)
+    found = json.loads(out)
+    assert status == 0
+    assert found["lengths"] == [64, 64]
+    assert found["time"] == pytest.approx(3 + 4 + 3 * 4)
+    path.write_text("l,ctx\n", encoding="utf-8")
+    status, _, err = run(capsys, line)
+    assert status == 2
+    assert f"{path}: line 1: the header of a cost table" in err
 
 
 def test_starts_without_jax():

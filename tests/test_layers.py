@@ -20,10 +20,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "plan": ({"schedule", "lower"}, PURE | {"scipy"}),
     "runtime": ({"schedule", "lower", "plan"}, ARRAYS),
     "nn": ({"schedule", "lower", "plan", "draw", "runtime"}, MODELS),
+    "aot": ({"schedule", "lower", "plan", "draw", "runtime", "nn"}, ARRAYS),
     "elastic": ({"schedule", "lower", "plan", "draw", "runtime"}, MODELS),
 }
 # Modules beside the packages sit above all of them.
-ABOVE = (set(LAYERS) | {"aot", "checkpoint", "cli"}, MODELS | {"scipy", "matplotlib", "orbax"})
+ABOVE = (set(LAYERS) | {"checkpoint", "cli"}, MODELS | {"scipy", "matplotlib", "orbax"})
 
 MODULES = sorted((ROOT / "jaxpipe").rglob("*.py"))
 

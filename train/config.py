@@ -20,6 +20,8 @@ import pydantic
 import tyro
 import yaml
 
+from jaxpipe.schedule import schedule_names
+from jaxpipe.schedule.names import schedule_options
 from models.config import GPTConfig
 from train.user_error import UserError
 
@@ -74,19 +76,53 @@ class PipelineConfig:
     """How a step runs.
 
     Attributes:
-        schedule: What runs when, by the name of its paper.
+        schedule: What runs when, by the name of its paper; `jaxpipe schedule --help` lists them.
         num_microbatches: Parts of the batch that follow one another through the stages.
+        num_chunks: Stages of every device, for a schedule that leaves this open, such as
+            `interleaved_1f1b`; None for its default.
         remat: What the backward recomputes: `none`, everything that is no matrix product
-            (`selective`), or all but the stage's input (`full`).
+            (`selective`), all but the stage's input (`full`), or that for all microbatches but the
+            last one (`except_last`).
+        remat_stages: With `full` and `except_last`, the stages that recompute; None for all.
+        slices: Cuts every sequence into slices of consecutive tokens: how many, the length of each,
+            or `auto` for lengths that suit the model and the pipeline; `python -m train.slice`
+            measures them. None leaves it to the schedule.
     """
 
-    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    schedule: str = "1f1b"
     num_microbatches: int = 8
-    remat: Literal["none", "selective", "full"] = "selective"
+    num_chunks: int | None = None
+    remat: Literal["none", "selective", "full", "except_last"] = "selective"
+    remat_stages: tuple[int, ...] | None = None
+    slices: int | tuple[int, ...] | Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Checks the sizes and the names."""
         _at_least(self, 1, "num_microbatches")
+        if self.num_chunks is not None:
+            _at_least(self, 1, "num_chunks")
+        if self.schedule not in schedule_names():
+            near = difflib.get_close_matches(self.schedule, schedule_names(), n=1, cutoff=0.0)
+            raise ValueError(
+                f"schedule={self.schedule!r} is unknown; the nearest is {near[0]!r}. All: "
+                f"{', '.join(schedule_names())}"
+            )
+        if self.num_chunks is not None and "num_chunks" not in schedule_options(self.schedule):
+            raise ValueError(
+                f"num_chunks={self.num_chunks} is no option of schedule {self.schedule!r}; leave "
+                "it out, or use 'interleaved_1f1b'"
+            )
+        lengths = self.slices if isinstance(self.slices, tuple) else (self.slices,)
+        if not lengths or any(isinstance(each, int) and each < 1 for each in lengths):
+            raise ValueError(
+                f"slices={self.slices} must be 1 or more slices, of 1 or more tokens each, or "
+                "'auto'"
+            )
+        if self.remat_stages is not None and self.remat not in ("full", "except_last"):
+            raise ValueError(
+                f"remat_stages={list(self.remat_stages)} says which stages recompute, but "
+                f"remat={self.remat!r} recomputes none; use remat='full'"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +217,17 @@ class Config:
 
     def __post_init__(self) -> None:
         """Checks what must fit together."""
+        slices, length = self.pipeline.slices, self.data.sequence_length
+        if isinstance(slices, tuple) and sum(slices) != length:
+            raise ValueError(
+                f"pipeline.slices={list(slices)} sum to {sum(slices)} tokens, but "
+                f"data.sequence_length={length}; change one of them, or use slices: auto"
+            )
+        if isinstance(slices, int) and slices > length:
+            raise ValueError(
+                f"pipeline.slices={slices} are more than the data.sequence_length={length} tokens "
+                "that there are to cut; use fewer"
+            )
         if self.data.sequence_length > self.model.max_sequence_length:
             raise ValueError(
                 f"data.sequence_length={self.data.sequence_length} is longer than "

@@ -46,16 +46,32 @@ TrainStep = Callable[[TrainState, Batch, int], tuple[TrainState, StepResult]]
 
 def initial_state(params: Params, optimizer: optax.GradientTransformationExtraArgs) -> TrainState:
     """The state before the first step; moments lie where their parameters do."""
-    param_shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    mesh = jax.tree.leaves(param_shardings)[0].mesh
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state_shapes(params, optimizer).optimizer)
+    moments = jax.jit(optimizer.init, out_shardings=shardings)(params)
+    return TrainState(params=params, optimizer=moments)
+
+
+def state_shapes(params: Params, optimizer: optax.GradientTransformationExtraArgs) -> TrainState:
+    """Shapes and shardings of a state, from parameters or their shapes: no array is made."""
+    mesh = jax.tree.leaves(params)[0].sharding.mesh
     everywhere = NamedSharding(mesh, PartitionSpec())
-    shardings = jax.tree.map(
-        lambda node: param_shardings if isinstance(node, Params) else everywhere,
+
+    def shaped(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def moment(node: Any) -> Any:
+        if isinstance(node, Params):
+            return jax.tree.map(lambda leaf, like: shaped(leaf, like.sharding), node, params)
+        return shaped(node, everywhere)
+
+    moments = jax.tree.map(
+        moment,
         jax.eval_shape(optimizer.init, params),
         is_leaf=lambda node: isinstance(node, Params),
     )
-    moments = jax.jit(optimizer.init, out_shardings=shardings)(params)
-    return TrainState(params=params, optimizer=moments)
+    return TrainState(
+        params=jax.tree.map(lambda leaf: shaped(leaf, leaf.sharding), params), optimizer=moments
+    )
 
 
 def bytes_per_device(tree: Any) -> int:

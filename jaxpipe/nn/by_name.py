@@ -18,7 +18,12 @@ from jaxpipe.runtime.model import PyTree
 
 
 def call_by_name(
-    part: Callable, name: str, inputs: tuple, batch: PyTree, keys: jax.Array | None = None
+    part: Callable,
+    name: str,
+    inputs: tuple,
+    batch: PyTree,
+    keys: jax.Array | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Any:
     """Calls `part` with `inputs`, then by name with what it asks for.
 
@@ -28,13 +33,15 @@ def call_by_name(
         inputs: Its first arguments.
         batch: The batch; entries can be passed on by name if it is a dict.
         keys: PRNG keys of the examples, or None.
+        given: What it gets by name in any case.
 
     Raises:
         ValueError: If the part requires something that the batch does not have.
     """
     entries: Mapping = batch if isinstance(batch, Mapping) else {}
     available = {**entries, "batch": batch, **({} if keys is None else {"keys": keys})}
-    parameters = list(inspect.signature(part).parameters.values())[len(inputs) :]
+    given = given or {}
+    parameters = [each for each in _parameters(part)[len(inputs) :] if each.name not in given]
     missing = [
         parameter.name
         for parameter in parameters
@@ -55,7 +62,14 @@ def call_by_name(
         for parameter in parameters
         if parameter.name in available or (parameter.name == "keys" and _is_required(parameter))
     }
-    return part(*inputs, **passed)
+    return part(*inputs, **passed, **given)
+
+
+def _parameters(part: Callable) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(part).parameters.values())
+    except ValueError:  # some builtin functions don't tell: they get their inputs alone
+        return []
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -6,8 +6,10 @@ Everything that is no block is *outer*: embedding, head, and what they share.
 """
 
 import dataclasses
+import functools
+import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +17,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpipe.nn.by_name import call_by_name
-from jaxpipe.runtime.model import LayeredModel, Params, PyTree
+from jaxpipe.nn.module_state import check_variables, differences, merge, shape_of
+from jaxpipe.runtime.model import LayeredModel, Params, PyTree, StatefulBlock
 
 Part = str | Callable
 """A part of a model: the path of an attribute, such as `"decoder.head"`, or a function."""
@@ -54,10 +57,10 @@ class FlaxModel:
             ValueError: If the model has another structure or other shapes.
         """
         other = take_apart(model, self.blocks)
-        differences = _differences(self.whole_state, other.whole_state)
-        if differences:
+        problems = differences(self.whole_state, other.whole_state)
+        if problems:
             raise ValueError(
-                "the pipeline was made for a model of another shape: " + "; ".join(differences[:5])
+                "the pipeline was made for a model of another shape: " + "; ".join(problems[:5])
             )
         return _parameters(model, self.blocks)
 
@@ -83,7 +86,7 @@ class FlaxModel:
         for name in parents:
             inner = inner.setdefault(name, {})
         inner[last] = blocks
-        return _merge(self.whole, self.whole_state, pure)
+        return merge(self.whole, self.whole_state, pure)
 
     def functions(self, loss: Callable, embed: Part, head: Part) -> LayeredModel:
         """The model as pure functions of its parameters.
@@ -97,7 +100,7 @@ class FlaxModel:
         """
 
         def bind(part: Part, outer: PyTree, *inputs: PyTree) -> tuple[Callable, tuple]:
-            model = _merge(self.outer, self.outer_state, outer)
+            model = merge(self.outer, self.outer_state, outer)
             if isinstance(part, str):
                 return _attribute(model, part), inputs
             return part, (model, *inputs)
@@ -107,20 +110,39 @@ class FlaxModel:
             return call_by_name(part, "embed", inputs, batch, keys)
 
         def run_block(params: PyTree, x: PyTree, batch: PyTree, keys: jax.Array | None) -> PyTree:
-            block = _merge(self.block, self.block_state, params)
+            block = merge(self.block, self.block_state, params)
             return call_by_name(block, "a block", (x,), batch, keys)
 
         def run_head(outer: PyTree, x: PyTree, batch: PyTree, keys: jax.Array | None) -> PyTree:
             part, inputs = bind(head, outer, x)
             return call_by_name(part, "head", inputs, batch, keys)
 
+        def initial_state(params: PyTree, x: PyTree, batch: PyTree) -> PyTree:
+            block = merge(self.block, self.block_state, params)
+            return call_by_name(block.initial_state, "initial_state", (x,), batch)
+
+        def run_stateful_block(
+            params: PyTree, x: PyTree, state: PyTree, batch: PyTree, keys: jax.Array | None
+        ) -> tuple[PyTree, PyTree]:
+            block = merge(self.block, self.block_state, params)
+            with_state = functools.partial(block, state=state)
+            return call_by_name(with_state, "a block", (x,), batch, keys)
+
+        stateful = StatefulBlock(initial_state=initial_state, block=run_stateful_block)
         return LayeredModel(
             num_layers=self.num_layers,
             embed=run_embed,
             block=run_block,
             head=run_head,
             loss=lambda outputs, batch: call_by_name(loss, "loss", (outputs,), batch),
+            stateful=stateful if self._has_state() else None,
         )
+
+    def _has_state(self) -> bool:
+        """Whether a block can go on from the state that earlier tokens have left."""
+        block = nnx.merge(self.block, self.block_state)
+        takes_state = "state" in inspect.signature(block).parameters
+        return takes_state and callable(getattr(block, "initial_state", None))
 
 
 def take_apart(model: nnx.Module, blocks: str = "blocks") -> FlaxModel:
@@ -136,7 +158,7 @@ def take_apart(model: nnx.Module, blocks: str = "blocks") -> FlaxModel:
     """
     if not isinstance(model, nnx.Module):
         raise TypeError(f"model must be a flax.nnx.Module; found {type(model).__name__}")
-    _check_variables(model)
+    check_variables(model)
     found = _attribute(model, blocks)
     whole, whole_state = nnx.split(model)
     outer, outer_state = nnx.split(_without(model, blocks))
@@ -144,7 +166,7 @@ def take_apart(model: nnx.Module, blocks: str = "blocks") -> FlaxModel:
     if modules is None:
         block, stacked = nnx.split(found)
         num_layers = _count_layers(stacked, blocks)
-        block_state = jax.tree.map(lambda leaf: _shape(leaf, drop=1), stacked)
+        block_state = jax.tree.map(lambda leaf: shape_of(leaf, drop=1), stacked)
         num_blocks_leaves = len(jax.tree.leaves(stacked))
     else:
         block, block_state = _same_structure(modules, blocks)
@@ -159,11 +181,11 @@ def take_apart(model: nnx.Module, blocks: str = "blocks") -> FlaxModel:
     return FlaxModel(
         num_layers=num_layers,
         whole=whole,
-        whole_state=jax.tree.map(_shape, whole_state),
+        whole_state=jax.tree.map(shape_of, whole_state),
         outer=outer,
-        outer_state=jax.tree.map(_shape, outer_state),
+        outer_state=jax.tree.map(shape_of, outer_state),
         block=block,
-        block_state=jax.tree.map(_shape, block_state),
+        block_state=jax.tree.map(shape_of, block_state),
         blocks=blocks,
         is_list=modules is not None,
     )
@@ -214,17 +236,6 @@ def _as_list(blocks: Any) -> list[nnx.Module] | None:
     return None
 
 
-def _merge(structure: nnx.GraphDef, like: nnx.State, pure: Mapping) -> Any:
-    """The module of a structure with the values of a pure dict."""
-    state = jax.tree.map(lambda leaf: leaf, like)
-    nnx.replace_by_pure_dict(state, dict(pure))
-    return nnx.merge(structure, state)
-
-
-def _shape(leaf: Any, drop: int = 0) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[drop:], leaf.dtype)
-
-
 def _count_layers(stacked: nnx.State, blocks: str) -> int:
     """The leading dim that all parameters of a stacked module share."""
     sizes = {
@@ -249,9 +260,8 @@ def _same_structure(modules: list[nnx.Module], blocks: str) -> tuple[nnx.GraphDe
     first_structure, first_state = splits[0]
     problems = []
     for layer, (structure, state) in enumerate(splits):
-        differences = _differences(first_state, state)
-        if differences:
-            problems.append(f"block {layer} differs from block 0: {'; '.join(differences[:3])}")
+        if found := differences(first_state, state):
+            problems.append(f"block {layer} differs from block 0: {'; '.join(found[:3])}")
         elif structure != first_structure:
             problems.append(f"block {layer} differs from block 0 in its configuration")
     if problems:
@@ -259,40 +269,4 @@ def _same_structure(modules: list[nnx.Module], blocks: str) -> tuple[nnx.GraphDe
             "all blocks must have the same structure, parameter shapes and configuration. "
             + " ".join(problems[:5])
         )
-    return first_structure, jax.tree.map(_shape, first_state)
-
-
-def _differences(expected: nnx.State, found: nnx.State) -> list[str]:
-    """Every parameter that one state lacks, or has in another shape or dtype."""
-
-    def table(state: nnx.State) -> dict[str, str]:
-        return {
-            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
-            for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(state))
-        }
-
-    wanted, given = table(expected), table(found)
-    return [
-        f"{name} is {given.get(name, 'missing')} instead of {wanted.get(name, 'absent')}"
-        for name in sorted({*wanted, *given})
-        if wanted.get(name) != given.get(name)
-    ]
-
-
-def _check_variables(model: nnx.Module) -> None:
-    """Raises ValueError if the model holds variables that are no floating-point `nnx.Param`s."""
-    problems = []
-    for path, variable in nnx.to_flat_state(nnx.state(model)):
-        name = ".".join(map(str, path))
-        if not isinstance(variable, nnx.Param):
-            problems.append(f"{name} is a {type(variable).__name__}")
-        elif not jnp.issubdtype(variable.dtype, jnp.floating):
-            problems.append(f"{name} has dtype {variable.dtype}")
-    if problems:
-        raise ValueError(
-            "a pipeline trains models whose variables are all floating-point nnx.Params, because "
-            "state that changes in a call would depend on how the batch is cut up. Found: "
-            f"{'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}. For dropout, take "
-            "`keys` as an argument instead of an nnx.Rngs; compute constants in the call, or mark "
-            "them nnx.Param"
-        )
+    return first_structure, jax.tree.map(shape_of, first_state)

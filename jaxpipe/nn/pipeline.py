@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from jaxpipe.nn.flax_model import Part, take_apart
 from jaxpipe.runtime.layer_program import Policy
-from jaxpipe.runtime.model import Params, PyTree
+from jaxpipe.runtime.model import Params
 from jaxpipe.runtime.pipeline import FunctionalPipeline
 from jaxpipe.runtime.remat import Remat
 from jaxpipe.schedule.costs import Costs
@@ -41,6 +40,10 @@ class Pipeline(FunctionalPipeline):
         compute_dtype: The dtype to compute in, by default that of the parameters.
         layers_per_stage: Layers of each stage, by default as equal as can be.
         costs: What the actions cost, to lower the schedule with.
+        slices: Cuts every microbatch into slices of consecutive tokens: how many, or the length of
+            each. The blocks then go on from the state that earlier tokens have left: they have a
+            method `initial_state(x)` and, given `state` by name, return `(y, state)`; see
+            `jaxpipe.runtime.sequence_state`. All parts get `positions` if they ask for them.
 
     Raises:
         TypeError, ValueError: If the arguments do not fit each other.
@@ -79,6 +82,7 @@ class Pipeline(FunctionalPipeline):
         compute_dtype: Any = None,
         layers_per_stage: Sequence[int] | None = None,
         costs: Costs | None = None,
+        slices: int | Sequence[int] | None = None,
     ) -> None:
         self.flax_model = take_apart(model, blocks)
         super().__init__(
@@ -90,6 +94,7 @@ class Pipeline(FunctionalPipeline):
             compute_dtype=compute_dtype,
             layers_per_stage=layers_per_stage,
             costs=costs,
+            slices=slices,
         )
 
     def params(self, model: nnx.Module) -> Params:
@@ -107,17 +112,7 @@ class Pipeline(FunctionalPipeline):
         With an abstract model (`nnx.eval_shape`) they are enough for `plan`, and to compile a step
         for devices that are not there.
         """
-        shapes = jax.eval_shape(self._lay_out, self.flax_model.parameter_shapes())
-
-        def shaped(tree: PyTree, sharding: NamedSharding) -> PyTree:
-            return jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
-            )
-
-        shardings = self.shardings
-        return Params(
-            shaped(shapes.blocks, shardings.blocks), shaped(shapes.outer, shardings.outer)
-        )
+        return self.shapes_in_pipeline(self.flax_model.parameter_shapes())
 
     def to_plain(self, params: Params) -> nnx.Module:
         """The model with these parameters, which are in pipeline layout."""

@@ -9,46 +9,21 @@ the input's gradient needs. W is the rest, and starts from three kinds of values
 - values that B computes from residuals alone, by cheap elementwise work (an activation function
   that the forward did not keep). Handing these over would take memory; W computes them again.
 
-No matmul stands in both, so B and W together run those of the undivided backward. A loop or branch
-inside the block is not cut: what B needs of it runs in B, with whatever W needs of it.
+No matmul stands in both, so B and W together run those of the undivided backward. Loops inside the
+block are cut with it (`jaxpipe.runtime.scan_split`). What can't be cut, a `cond`, a `while` or a
+kernel that computes both gradients at once, runs in B, and is reported.
 """
 
 import dataclasses
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr
 
-from jaxpipe.runtime.dataflow import (
-    evaluate_atoms,
-    inline,
-    input_places,
-    read_variables,
-)
-
-# Primitives that W must not run a second time: much work, or randomness drawn at length.
-EXPENSIVE = frozenset(
-    {
-        "conv_general_dilated",
-        "cond",
-        "cumlogsumexp",
-        "cummax",
-        "cumprod",
-        "cumsum",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "dot_general",
-        "fft",
-        "pallas_call",
-        "ragged_dot_general",
-        "random_bits",
-        "scan",
-        "sort",
-        "threefry2x32",
-        "top_k",
-        "while",
-    }
-)
+from jaxpipe.runtime.dataflow import evaluate_atoms, inline
+from jaxpipe.runtime.known_values import known_variables
+from jaxpipe.runtime.program_cut import closure, cut_sparingly
+from jaxpipe.runtime.scan_split import gradients_of, split_scans
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,11 +34,14 @@ class BackwardSplit:
         kept: Shapes of what B hands over to W.
         input_reads: Positions of the residuals that B reads.
         weight_reads: Positions of the residuals that W reads.
+        whole: The primitives that compute gradients for B and for W and could not be cut: all of
+            their work is in B.
     """
 
     kept: tuple[jax.ShapeDtypeStruct, ...]
     input_reads: frozenset[int]
     weight_reads: frozenset[int]
+    whole: tuple[str, ...]
     _program: ClosedJaxpr
     _input_gradients: tuple[Any, ...]
     _weight_gradients: tuple[Any, ...]
@@ -100,82 +78,36 @@ def split_backward(
     num_residuals: int,
     weight_gradients: list[int],
     input_gradients: list[int],
+    *,
+    num_reads: int = 0,
 ) -> BackwardSplit:
     """Cuts a backward.
 
     Args:
-        backward: A program from residuals and the gradient of the output to gradients.
-        num_residuals: How many of its inputs are residuals; the others are the gradient.
+        backward: A program from residuals, other values of the forward and the gradient of the
+            output to gradients.
+        num_residuals: How many of its inputs are residuals.
         weight_gradients: Positions of the outputs that W computes.
         input_gradients: Positions of the outputs that B computes.
+        num_reads: How many inputs behind these are values of the forward that are only there for B.
     """
-    program = inline(backward)
+    before = range(num_residuals + num_reads)
+    program, inside = split_scans(inline(backward), input_gradients, before)
     jaxpr = program.jaxpr
     of_input = tuple(jaxpr.outvars[place] for place in input_gradients)
     of_weights = tuple(jaxpr.outvars[place] for place in weight_gradients)
-    makers = {variable: each for each in jaxpr.eqns for variable in each.outvars}
     residuals = {variable: place for place, variable in enumerate(jaxpr.invars[:num_residuals])}
-    needed_by_input = _closure(of_input, makers)
-    cheap = _cheap_from(set(residuals) | set(jaxpr.constvars), jaxpr.eqns)
-
-    # Walk back from the weights' gradients, and stop where B's work begins.
-    kept: dict[Any, None] = {}
-    reads: set[int] = set()
-    seen: set[Any] = set()
-    waiting = [atom for atom in of_weights if not isinstance(atom, Literal)]
-    while waiting:
-        variable = waiting.pop()
-        if variable in seen or variable in jaxpr.constvars:
-            continue
-        seen.add(variable)
-        if variable in residuals:
-            reads.add(residuals[variable])
-        elif variable not in cheap and _is_of_input(variable, makers, needed_by_input):
-            kept[variable] = None
-        else:
-            equation = makers[variable]
-            places = [place for place, each in enumerate(equation.outvars) if each is variable]
-            waiting += read_variables(equation, input_places(equation, places))
-    b_reads = _closure((*of_input, *kept), makers)
+    before_gradient = known_variables(program, before)
+    cut = cut_sparingly(program, residuals, of_input, of_weights, before_gradient)
+    read_by_b = closure(program, (*of_input, *cut.kept))
+    whole = gradients_of(cut.whole, before_gradient)
     return BackwardSplit(
-        kept=tuple(jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in kept),
-        input_reads=frozenset(residuals[each] for each in b_reads if each in residuals),
-        weight_reads=frozenset(reads),
+        kept=tuple(jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in cut.kept),
+        input_reads=frozenset(residuals[each] for each in read_by_b if each in residuals),
+        weight_reads=frozenset(residuals[each] for each in cut.reads),
+        whole=tuple(equation.primitive.name for equation in (*whole, *inside)),
         _program=program,
         _input_gradients=of_input,
         _weight_gradients=of_weights,
-        _kept=tuple(kept),
+        _kept=cut.kept,
     )
-
-
-def _is_of_input(variable: Any, makers: dict[Any, JaxprEqn], needed_by_input: set) -> bool:
-    """Whether B has this value: it is given, or B runs its equation, for this or another result."""
-    if variable not in makers:
-        return True
-    return not needed_by_input.isdisjoint(makers[variable].outvars)
-
-
-def _closure(atoms: tuple[Any, ...], makers: dict[Any, JaxprEqn]) -> set[Any]:
-    """All variables that these depend on, and they themselves."""
-    found: set[Any] = set()
-    waiting = [atom for atom in atoms if not isinstance(atom, Literal)]
-    while waiting:
-        variable = waiting.pop()
-        if variable in found:
-            continue
-        found.add(variable)
-        if variable in makers:
-            equation = makers[variable]
-            places = [place for place, each in enumerate(equation.outvars) if each is variable]
-            waiting += read_variables(equation, input_places(equation, places))
-    return found
-
-
-def _cheap_from(known: set[Any], equations: list[JaxprEqn]) -> set[Any]:
-    """The variables that follow from known ones by cheap work alone."""
-    cheap = set(known)
-    for equation in equations:
-        variables = [atom for atom in equation.invars if not isinstance(atom, Literal)]
-        if equation.primitive.name not in EXPENSIVE and cheap.issuperset(variables):
-            cheap.update(equation.outvars)
-    return cheap

@@ -9,6 +9,7 @@ value (seen in code for the H100: a stash of eight slots transposed for every ba
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -54,20 +55,28 @@ def make_ring(
     return jax.tree.map(full, like)
 
 
-def read(ring: PyTree, *slot: jax.Array | int) -> PyTree:
-    """The value in a slot."""
+def read(ring: PyTree, *slot: jax.Array | int, like: PyTree = None) -> PyTree:
+    """The value in a slot.
 
-    def leaf(buffer: jax.Array) -> jax.Array:
-        rest = buffer.shape[len(slot) :]
-        starts = _starts(slot, len(rest))
-        sizes = (1,) * len(slot) + rest
-        return _keep_layout(jax.lax.dynamic_slice(buffer, starts, sizes)).reshape(rest)
+    Args:
+        ring: Leaves `[*slots, ...]`.
+        slot: Its number in each of the leading dims.
+        like: The shapes of the value, if they are smaller than the slot, in its front corner.
+    """
 
-    return jax.tree.map(leaf, ring)
+    def leaf(buffer: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        starts = _starts(slot, len(shape))
+        sizes = (1,) * len(slot) + shape
+        value = _tied(jax.lax.dynamic_slice(buffer, starts, sizes), buffer, slot)
+        return _keep_layout(value).reshape(shape)
+
+    if like is None:
+        return jax.tree.map(lambda buffer: leaf(buffer, buffer.shape[len(slot) :]), ring)
+    return jax.tree.map(lambda value, buffer: leaf(buffer, value.shape), like, ring)
 
 
 def write(ring: PyTree, value: PyTree, *slot: jax.Array | int) -> PyTree:
-    """The ring with `value` in a slot."""
+    """The ring with `value` in a slot; in its front corner, if the value is smaller."""
 
     def leaf(buffer: jax.Array, new: jax.Array) -> jax.Array:
         starts = _starts(slot, new.ndim)
@@ -79,9 +88,47 @@ def write(ring: PyTree, value: PyTree, *slot: jax.Array | int) -> PyTree:
 
 def add(ring: PyTree, value: PyTree, *slot: jax.Array | int) -> PyTree:
     """The ring with `value` added to a slot, in the dtype of the ring."""
-    old = read(ring, *slot)
+    old = read(ring, *slot, like=value)
     total = jax.tree.map(lambda old, new: old + new.astype(old.dtype), old, value)
     return write(ring, total, *slot)
+
+
+def put(place: PyTree, value: PyTree) -> PyTree:
+    """`value` in the front corner of a place that may be larger."""
+    return jax.tree.map(
+        lambda old, new: new if old.shape == new.shape else write(old, new), place, value
+    )
+
+
+def read_flat(
+    ring: jax.Array, shape: tuple[int, ...], first: int, *slot: jax.Array | int
+) -> jax.Array:
+    """The value of this shape that begins at an element of a slot of `[*slots, width]`."""
+    starts = [jnp.asarray(index, jnp.int32) for index in (*slot, first)]
+    sizes = (1,) * len(slot) + (math.prod(shape),)
+    return _tied(jax.lax.dynamic_slice(ring, starts, sizes), ring, slot).reshape(shape)
+
+
+def write_flat(
+    ring: jax.Array, value: jax.typing.ArrayLike, first: int, *slot: jax.Array | int
+) -> jax.Array:
+    """The ring with a value in a slot, from this element on."""
+    value = jnp.asarray(value)  # of a constant in a program JAX makes a NumPy array
+    starts = [jnp.asarray(index, jnp.int32) for index in (*slot, first)]
+    return jax.lax.dynamic_update_slice(ring, value.reshape((1,) * len(slot) + (-1,)), starts)
+
+
+def _tied(value: jax.Array, ring: jax.Array, slot: tuple[jax.Array | int, ...]) -> jax.Array:
+    """What was read from a slot, still depending on which one it was.
+
+    In a ring of a single slot the compiler drops the number of the slot. What is read then follows
+    from nothing that a conditional ties to its counter (`jaxpipe.runtime.conditional`), and all
+    that is computed from it would be moved out of the conditional, and run in idle ticks, too.
+    """
+    numbers = [number for number in slot if isinstance(number, jax.Array)]
+    if not numbers or max(ring.shape[: len(slot)]) > 1:
+        return value
+    return jax.lax.optimization_barrier((value, *numbers))[0]
 
 
 def _keep_layout(value: jax.Array) -> jax.Array:

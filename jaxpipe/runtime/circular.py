@@ -1,7 +1,8 @@
 """A forward pipeline that is an ordinary differentiable function.
 
 No schedule and no table: in tick `t`, device `d` runs its stage on microbatch `t - d`, and passes
-the result on. With several chunks the microbatches go round as often as there are chunks.
+the result on. A path that comes to a device again is taken in legs, each without a repetition: with
+a loop of several chunks the microbatches go round as often, with a V they go forth and back.
 `jax.grad` through it is GPipe by automatic differentiation; evaluation and inference use it as it
 is.
 
@@ -15,6 +16,8 @@ the stages in idle ticks. What the head makes of each microbatch is shared with 
 end.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,11 +26,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxpipe.runtime import buffers
+from jaxpipe.runtime.circular_stages import stages_of
 from jaxpipe.runtime.loss import LossMeans, weighted_sums
 from jaxpipe.runtime.microbatch import Microbatches, cut
 from jaxpipe.runtime.model import Params, PyTree
-from jaxpipe.runtime.programs import check_block
-from jaxpipe.runtime.randomness import EMBED, example_keys, part_keys
+from jaxpipe.runtime.randomness import example_keys
 from jaxpipe.runtime.spec import PipelineSpec
 
 Finish = Callable[[PyTree, PyTree, jax.Array], PyTree]
@@ -83,11 +86,45 @@ def _sweep(
     micro = cut(batch, spec.num_microbatches, spec.shard())
     keys = None if key is None else example_keys(key, micro.examples)
     sweep = _Sweep(spec, spec.cast(local), micro, keys, finish)
-    num_chunks = len(spec.layout.layers_per_stage) // spec.num_devices
+    path = spec.layout.placement.paths[0]
     results = None
-    for chunk in range(num_chunks):
-        results = sweep.round(chunk, results, is_last=chunk == num_chunks - 1)
-    return jax.tree.map(sweep.share, results)
+    for leg in _legs(path):
+        results = sweep.take(leg, results)
+    return jax.tree.map(lambda leaf: sweep.share(leaf, path[-1]), results)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Leg:
+    """Consecutive stages on different devices.
+
+    Attributes:
+        first_stage: The first of them.
+        devices: Where they lie.
+        before: Where the stage before the first one lies; None if that is the first of all.
+        is_last: Whether the last stage is the last of all.
+    """
+
+    first_stage: int
+    devices: tuple[int, ...]
+    before: int | None
+    is_last: bool
+
+
+def _legs(path: tuple[int, ...]) -> list[_Leg]:
+    """A path cut wherever it comes to a device again."""
+    starts = [0]
+    for stage, device in enumerate(path):
+        if device in path[starts[-1] : stage]:
+            starts.append(stage)
+    return [
+        _Leg(
+            first_stage=start,
+            devices=path[start:end],
+            before=path[start - 1] if start else None,
+            is_last=end == len(path),
+        )
+        for start, end in zip(starts, [*starts[1:], len(path)], strict=True)
+    ]
 
 
 class _Sweep:
@@ -102,99 +139,75 @@ class _Sweep:
         finish: Finish,
     ) -> None:
         self.spec = spec
-        self.params = params  # blocks [num_chunks, max_layers, ...]
         self.micro = micro
         self.keys = keys
         self.finish = finish
         self.device = jax.lax.axis_index("pipe")
-        self.last_device = spec.num_devices - 1
-        side = jax.eval_shape(lambda: self._side(0))
-        self.x = jax.eval_shape(spec.model.embed, params.outer, *side)
-        layer = jax.eval_shape(lambda: buffers.read(params.blocks, 0, 0))
-        check_block(spec.model, layer, self.x, side)
+        self.stages = stages_of(spec, params, jax.eval_shape(lambda: self._side(0)))
 
-    def round(self, chunk: int, inputs: PyTree | None, *, is_last: bool) -> PyTree:
-        """All microbatches through one chunk of every device.
+    def take(self, leg: _Leg, inputs: PyTree | None) -> PyTree:
+        """All microbatches through the stages of a leg.
 
         Args:
-            chunk: Which chunk.
-            inputs: What the last device made in the round before, `[num_microbatches, ...]`; None
-                in the first round, which starts with the embedding.
-            is_last: Whether to end with `finish`.
+            leg: Which stages.
+            inputs: What the leg before made, `[num_microbatches, ...]`; None in the first leg,
+                which starts with the embedding.
 
         Returns:
-            On the last device, its results `[num_microbatches, ...]`.
+            On the last device of the leg, its results `[num_microbatches, ...]`.
         """
-        num_devices, num_microbatches = self.spec.num_devices, self.spec.num_microbatches
-        right = [(source, source + 1) for source in range(self.last_device)]
-        if inputs is not None:
-            inputs = jax.lax.ppermute(inputs, "pipe", [(self.last_device, 0)])
+        num_microbatches, first, last = self.spec.num_microbatches, leg.devices[0], leg.devices[-1]
+        onwards = list(itertools.pairwise(leg.devices))
+        if inputs is not None and leg.before != first:
+            inputs = jax.lax.ppermute(inputs, "pipe", [(leg.before, first)])
+        absent = num_microbatches + len(leg.devices)
+        places = [
+            leg.devices.index(device) if device in leg.devices else absent
+            for device in range(self.spec.num_devices)
+        ]
+        position = jnp.array(places, jnp.int32)[self.device]
 
         def enter(microbatch: jax.Array) -> PyTree:
-            return self._embed(microbatch) if inputs is None else buffers.read(inputs, microbatch)
+            if inputs is None:
+                return self.stages.enter(self._side(microbatch))
+            return buffers.read(inputs, microbatch)
+
+        def run(x: PyTree, microbatch: jax.Array) -> PyTree:
+            side = self._side(microbatch)
+            return self.stages.run(leg.first_stage, position, len(leg.devices), x, side)
 
         def leave(x: PyTree, microbatch: jax.Array) -> PyTree:
-            return self._end(x, microbatch) if is_last else x
+            return self._end(x, microbatch) if leg.is_last else x
 
         def tick(x: PyTree, time: jax.Array) -> tuple[PyTree, PyTree]:
-            place = time - self.device
+            place = time - position
             active = (place >= 0) & (place < num_microbatches)
             microbatch = jnp.clip(place, 0, num_microbatches - 1)
-            enters, leaves = self.device == 0, self.device == self.last_device
+            enters, leaves = self.device == first, self.device == last
             x = _cond(active & enters, lambda _: enter(microbatch), x)
-            x = _cond(active, lambda x: self._stage(chunk, x, microbatch), x)
+            x = _cond(active, lambda x: run(x, microbatch), x)
             empty = _zeros(jax.eval_shape(leave, x, microbatch))
             result = _cond(active & leaves, lambda _: leave(x, microbatch), empty)
-            return jax.lax.ppermute(x, "pipe", right), result
+            return jax.lax.ppermute(x, "pipe", onwards), result
 
-        ticks = jnp.arange(num_microbatches + num_devices - 1, dtype=jnp.int32)
-        _, results = jax.lax.scan(tick, _zeros(self.x), ticks)
-        return jax.tree.map(lambda leaf: leaf[self.last_device :], results)
+        ticks = jnp.arange(num_microbatches + len(leg.devices) - 1, dtype=jnp.int32)
+        _, results = jax.lax.scan(tick, _zeros(self.stages.x), ticks)
+        return jax.tree.map(lambda leaf: leaf[len(leg.devices) - 1 :], results)
 
-    def share(self, leaf: jax.Array) -> jax.Array:
-        """The last device's value, on all devices of the pipeline."""
+    def share(self, leaf: jax.Array, owner: int) -> jax.Array:
+        """One device's value, on all devices of the pipeline."""
         if leaf.dtype == jnp.bool_:
-            return self.share(leaf.astype(jnp.int8)).astype(jnp.bool_)
-        mine = jnp.where(self.device == self.last_device, leaf, jnp.zeros_like(leaf))
+            return self.share(leaf.astype(jnp.int8), owner).astype(jnp.bool_)
+        mine = jnp.where(self.device == owner, leaf, jnp.zeros_like(leaf))
         return jax.lax.psum(mine, "pipe")
 
     def _side(self, microbatch: jax.Array | int) -> PyTree:
         """`(batch, keys)` of a microbatch."""
         return buffers.read((self.micro.batch, self.keys), microbatch)
 
-    def _embed(self, microbatch: jax.Array) -> PyTree:
-        batch, keys = self._side(microbatch)
-        return self.spec.model.embed(self.params.outer, batch, part_keys(keys, EMBED))
-
-    def _stage(self, chunk: int, x: PyTree, microbatch: jax.Array) -> PyTree:
-        """The layers of this device's stage in a chunk."""
-        spec, layout = self.spec, self.spec.layout
-        stage = chunk * spec.num_devices + self.device
-        first = jnp.array(layout.first_layers, jnp.int32)[stage]
-        count = jnp.array(layout.layers_per_stage, jnp.int32)[stage]
-        is_even = len(set(layout.layers_per_stage)) == 1
-        batch, keys = self._side(microbatch)
-
-        def block(params: PyTree, x: PyTree, number: jax.Array) -> PyTree:
-            return spec.model.block(params, x, batch, part_keys(keys, EMBED + 1 + number))
-
-        if spec.remat.policy is not None:
-            block = jax.checkpoint(block, policy=spec.remat.policy, prevent_cse=False)
-
-        def layer(x: PyTree, operands: tuple[PyTree, jax.Array]) -> tuple[PyTree, None]:
-            params, position = operands
-            if is_even:
-                return block(params, x, first + position), None
-            return _cond(position < count, lambda x: block(params, x, first + position), x), None
-
-        blocks = jax.tree.map(lambda leaf: leaf[chunk], self.params.blocks)
-        return jax.lax.scan(layer, x, (blocks, jnp.arange(layout.max_layers, dtype=jnp.int32)))[0]
-
     def _end(self, x: PyTree, microbatch: jax.Array) -> PyTree:
-        batch, keys = self._side(microbatch)
-        head_keys = part_keys(keys, EMBED + 1 + self.spec.model.num_layers)
-        outputs = self.spec.model.head(self.params.outer, x, batch, head_keys)
-        return self.finish(outputs, batch, self.micro.valid[microbatch])
+        batch, _ = side = self._side(microbatch)
+        return self.finish(self.stages.outputs(x, side), batch, self.micro.valid[microbatch])
 
 
 def _cond(active: jax.Array, function: Callable[[PyTree], PyTree], x: PyTree) -> PyTree:

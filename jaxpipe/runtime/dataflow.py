@@ -3,8 +3,9 @@
 The stage programs ask two questions of a traced function: does this residual depend on anything but
 the parameters, and does this gradient depend on the cotangent at all? Both are answered by
 following variables through the equations. Calls (`jit`, `checkpoint`, ...) and `scan` are looked
-into, since their outputs rarely depend on all of their inputs; of any other equation each output is
-taken to depend on every input, which errs on the safe side.
+into, since their outputs rarely depend on all of their inputs; a barrier orders values and mixes
+none; of any other equation each output is taken to depend on every input, which errs on the safe
+side.
 
 Evaluation follows the same rule: it binds only what the wanted outputs depend on. Of a call or a
 scan that is wanted in part, it runs that part. Inputs that nothing depends on may be None.
@@ -21,6 +22,24 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 Inputs = frozenset[int]
 """Positions of inputs."""
+
+# Other primitives have a body as well, but don't just run it once on their inputs: `reduce` runs it
+# for every pair of elements, `shard_map` on the parts that lie on one device.
+CALLS = frozenset(
+    {
+        "checkpoint",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "jit",
+        "pjit",
+        "remat",
+        "remat2",
+    }
+)
+BARRIER = "optimization_barrier"
 
 
 def output_dependencies(jaxpr: Jaxpr | ClosedJaxpr) -> list[Inputs]:
@@ -80,19 +99,24 @@ def evaluate_atoms(
             reads = input_places(equation, None if has_effects else places)
             needed.update(read_variables(equation, reads))
             is_whole = has_effects or len(reads) == len(equation.invars)
-            runs.append(functools.partial(_run, equation, places, is_whole))
+            runs.append(functools.partial(run_equation, equation, places, is_whole))
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))
     values.update(given)
     for run in reversed(runs):
         run(values)
-    return [_read(values, atom) for atom in atoms]
+    return [read_atom(values, atom) for atom in atoms]
 
 
-def inline(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+def inline(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
     """The same program without calls: their equations stand where they were called."""
-    shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in jaxpr.jaxpr.invars]
-    return jax.make_jaxpr(lambda *inputs: _run_inlined(jaxpr, inputs))(*shapes)
+    return jax.make_jaxpr(lambda *inputs: _run_inlined(jaxpr, inputs))(*input_shapes(jaxpr))
+
+
+def input_shapes(jaxpr: Jaxpr | ClosedJaxpr) -> list[jax.ShapeDtypeStruct]:
+    """The shapes of a program's inputs."""
+    avals: list[Any] = [variable.aval for variable in _open(jaxpr).invars]
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
 
 
 def _run_inlined(jaxpr: Jaxpr | ClosedJaxpr, inputs: Sequence) -> list:
@@ -103,11 +127,11 @@ def _run_inlined(jaxpr: Jaxpr | ClosedJaxpr, inputs: Sequence) -> list:
     for equation in jaxpr.eqns:
         body = _called(equation)
         if body is None:
-            _run(equation, list(range(len(equation.outvars))), True, values)
+            run_equation(equation, list(range(len(equation.outvars))), True, values)
         else:
-            results = _run_inlined(body, [_read(values, atom) for atom in equation.invars])
+            results = _run_inlined(body, [read_atom(values, atom) for atom in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
-    return [_read(values, atom) for atom in jaxpr.outvars]
+    return [read_atom(values, atom) for atom in jaxpr.outvars]
 
 
 def read_variables(equation: JaxprEqn, places: Inputs) -> list[Any]:
@@ -120,26 +144,41 @@ def input_places(equation: JaxprEqn, places: list[int] | None) -> Inputs:
     """The inputs that the outputs at these places depend on; None stands for all inputs."""
     if places is None:
         return frozenset(range(len(equation.invars)))
-    read_by = _through(equation, _each_alone(len(equation.invars)))
+    read_by = equation_dependencies(equation)
     return frozenset().union(*(read_by[place] for place in places))
 
 
-def _read(values: dict, atom: Any) -> Any:
+def equation_dependencies(equation: JaxprEqn) -> list[Inputs]:
+    """For every output of an equation, the positions of the inputs it depends on."""
+    return _through(equation, _each_alone(len(equation.invars)))
+
+
+def read_atom(values: dict, atom: Any) -> Any:
+    """The value of a variable, None if there is none, or that of a literal."""
     return atom.val if isinstance(atom, Literal) else values.get(atom)
 
 
-def _run(equation: JaxprEqn, places: list[int], is_whole: bool, values: dict) -> None:
-    """Adds the outputs of an equation at these places to the values."""
-    inputs = [_read(values, atom) for atom in equation.invars]
-    body, is_scan = _called(equation), equation.primitive.name == "scan"
+def run_equation(equation: JaxprEqn, places: list[int], is_whole: bool, values: dict) -> None:
+    """Adds the outputs of an equation at these places to the values.
+
+    Args:
+        equation: What to run.
+        places: Positions of the wanted outputs.
+        is_whole: Whether to bind the equation as it is, rather than only what these outputs need.
+        values: Values of variables.
+    """
+    inputs = [read_atom(values, atom) for atom in equation.invars]
+    body, name = _called(equation), equation.primitive.name
     with equation.ctx.manager:
-        if is_whole or (body is None and not is_scan):
+        if is_whole or (body is None and name not in ("scan", BARRIER)):
             params = equation.primitive.get_bind_params(equation.params)
             results = equation.primitive.bind(*inputs, **params)
             results = results if equation.primitive.multiple_results else [results]
             results = [results[place] for place in places]
-        elif body is None:
+        elif name == "scan":
             results = _run_scan(equation, inputs, places)
+        elif body is None:
+            results = jax.lax.optimization_barrier([inputs[place] for place in places])
         else:
             results = evaluate(body, inputs, places, with_effects=False)
     values.update(
@@ -147,20 +186,31 @@ def _run(equation: JaxprEqn, places: list[int], is_whole: bool, values: dict) ->
     )
 
 
-def _run_scan(equation: JaxprEqn, inputs: list, places: list[int]) -> list:
-    """A scan with only that part of its carry and body that the outputs at these places need."""
-    body = equation.params["jaxpr"]
-    num_consts, num_carry = _scan_parts(equation)
-    read_by = output_dependencies(body)
+def carried_along(equation: JaxprEqn, places: Sequence[int]) -> tuple[list[int], Inputs]:
+    """What a scan must carry for the outputs at these places, and which inputs its body then reads.
+
+    Returns:
+        Positions of carried values, which include those at the places, and positions of the body's
+        inputs.
+    """
+    num_consts, num_carry = scan_parts(equation)
+    read_by = output_dependencies(equation.params["jaxpr"])
     kept = {place for place in places if place < num_carry}
     stacked = [place for place in places if place >= num_carry]
     while True:
         reads = frozenset().union(*(read_by[place] for place in [*kept, *stacked]))
         carried = {place - num_consts for place in reads if 0 <= place - num_consts < num_carry}
         if carried <= kept:
-            break
+            return sorted(kept), reads
         kept |= carried
-    carry_places = sorted(kept)
+
+
+def _run_scan(equation: JaxprEqn, inputs: list, places: list[int]) -> list:
+    """A scan with only that part of its carry and body that the outputs at these places need."""
+    body = equation.params["jaxpr"]
+    num_consts, num_carry = scan_parts(equation)
+    carry_places, reads = carried_along(equation, places)
+    stacked = [place for place in places if place >= num_carry]
     consts, scanned = inputs[:num_consts], inputs[num_consts + num_carry :]
     scanned = [
         value if num_consts + num_carry + place in reads else None
@@ -199,6 +249,8 @@ def _through(equation: JaxprEqn, inputs: list[Inputs]) -> list[Inputs]:
     """What the outputs of an equation depend on."""
     if equation.primitive.name == "scan":
         return _through_scan(equation, inputs)
+    if equation.primitive.name == BARRIER:
+        return inputs
     body = _called(equation)
     if body is not None:
         return _propagate(_open(body), inputs)
@@ -208,7 +260,7 @@ def _through(equation: JaxprEqn, inputs: list[Inputs]) -> list[Inputs]:
 def _through_scan(equation: JaxprEqn, inputs: list[Inputs]) -> list[Inputs]:
     """A scan's carry is followed round the loop until nothing is added any more."""
     body = _open(equation.params["jaxpr"])
-    num_consts, num_carry = _scan_parts(equation)
+    num_consts, num_carry = scan_parts(equation)
     consts, scanned = inputs[:num_consts], inputs[num_consts + num_carry :]
     carry = inputs[num_consts : num_consts + num_carry]
     while True:
@@ -219,7 +271,7 @@ def _through_scan(equation: JaxprEqn, inputs: list[Inputs]) -> list[Inputs]:
         carry = grown
 
 
-def _scan_parts(equation: JaxprEqn) -> tuple[int, int]:
+def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many carry.
 
     The operands are constants, carry and scanned arrays, the results carry and stacked arrays. JAX
@@ -241,7 +293,7 @@ def _count_stacked(outside: Sequence, inside: Sequence) -> int:
 
 def _called(equation: JaxprEqn) -> Jaxpr | ClosedJaxpr | None:
     """The body of a call: the only jaxpr among the parameters, if inputs and outputs match."""
-    if equation.primitive.name in ("scan", "while", "cond"):
+    if equation.primitive.name not in CALLS:
         return None
     bodies = [value for value in equation.params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
     if len(bodies) != 1:

@@ -11,6 +11,7 @@ gradient reaches; the engine adds to those alone.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxpipe.runtime.dataflow import evaluate, output_dependencies
 from jaxpipe.runtime.differentiable import join, split
 from jaxpipe.runtime.loss import LossSums, weighted_sums
-from jaxpipe.runtime.model import LayeredModel, PyTree
+from jaxpipe.runtime.model import LayeredModel, PyTree, SequentialModel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,36 @@ class HeadProgram:
         sums = jax.tree.unflatten(jax.tree.structure(self.sums), results[:num_sums])
         return sums, results[num_sums:][: len(wanted)], results[num_sums + len(wanted) :]
 
+    def loss(self, outer: PyTree, x: PyTree, side: PyTree, valid: jax.Array) -> LossSums:
+        """The loss sums alone."""
+        one = jnp.ones((), self.sums.loss.dtype)
+        inputs = jax.tree.leaves((outer, x, side, valid, one))
+        results = evaluate(self._traced, inputs, range(len(jax.tree.leaves(self.sums))))
+        return jax.tree.unflatten(jax.tree.structure(self.sums), results)
+
 
 def trace_head(
-    model: LayeredModel, outer: PyTree, x: PyTree, side: PyTree, valid: jax.ShapeDtypeStruct
+    model: LayeredModel | SequentialModel,
+    outer: PyTree,
+    x: PyTree,
+    side: PyTree,
+    valid: jax.ShapeDtypeStruct,
+    *,
+    num_tokens: int | None = None,
 ) -> HeadProgram:
-    """Traces head and loss for the shapes of one microbatch; `side` is `(batch, keys)`."""
+    """Traces head and loss for the shapes of one microbatch, or of a slice of it.
+
+    Args:
+        model: The model.
+        outer: Shapes of the outer parameters.
+        x: Shapes of the last block's output.
+        side: Shapes of `(batch, keys)`.
+        valid: Which examples are real, `[microbatch_size]`.
+        num_tokens: The tokens of the slice, if it is one: the loss must be one for every token.
+
+    Raises:
+        ValueError: If it is not.
+    """
 
     def run(
         outer: PyTree, x: PyTree, side: PyTree, valid: jax.Array, one: jax.Array
@@ -70,7 +96,10 @@ def trace_head(
 
     def sums_alone(outer: PyTree, x: PyTree, side: PyTree, valid: jax.Array) -> LossSums:
         batch, _ = side
-        return weighted_sums(model.loss(model.head(outer, x, *side), batch), valid)
+        terms = model.loss(model.head(outer, x, *side), batch)
+        if num_tokens is not None:
+            _check_per_token(terms, num_tokens)
+        return weighted_sums(terms, valid)
 
     sums = jax.eval_shape(sums_alone, outer, x, side, valid)
     closed = jax.make_jaxpr(run)(outer, x, side, valid, sums.loss)
@@ -83,6 +112,18 @@ def trace_head(
         reached=tuple(num_inputs - 1 in needed for needed in found),
         _traced=closed,
     )
+
+
+def _check_per_token(terms: Any, num_tokens: int) -> None:
+    """Raises ValueError unless a loss function returned a loss for every token of a slice."""
+    losses = terms[0] if isinstance(terms, tuple) else terms
+    shape = getattr(losses, "shape", ())
+    if len(shape) < 2 or shape[1] != num_tokens:
+        raise ValueError(
+            "token slices need a loss for every token, [batch_size, tokens], since a slice knows "
+            f"its own tokens alone; the loss function returns {list(shape)} for {num_tokens} "
+            "tokens. Let the pipeline weigh and sum, and shift targets when the batch is made"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

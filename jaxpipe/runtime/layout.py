@@ -29,12 +29,14 @@ class Layout:
     """How layers lie on devices.
 
     Attributes:
-        placement: The device of every stage; one path.
+        placement: The devices of the stages; parameters lie along the first path.
         layers_per_stage: Number of layers of every stage, in model order.
+        num_devices: Devices of the pipeline, of which some may hold no stage.
     """
 
     placement: Placement
     layers_per_stage: tuple[int, ...]
+    num_devices: int
 
     @property
     def num_layers(self) -> int:
@@ -52,23 +54,13 @@ class Layout:
     @functools.cached_property
     def layer_at(self) -> np.ndarray:
         """The layer at each place, or -1 where none is: `[num_devices, num_chunks, max_layers]`."""
-        (path,) = self.placement.paths
-        num_devices = max(path) + 1
-        num_chunks = -(-len(path) // num_devices)
-        places = np.full((num_devices, num_chunks, self.max_layers), -1)
-        for device in range(num_devices):
+        num_chunks = self.placement.num_chunks // len(self.placement.paths)
+        places = np.full((self.num_devices, num_chunks, self.max_layers), -1)
+        for device in range(self.num_devices):
             for chunk, stage in enumerate(self.placement.stages_of(device)):
                 first, count = self.first_layers[stage], self.layers_per_stage[stage]
                 places[device, chunk, :count] = np.arange(first, first + count)
         return places
-
-    @property
-    def chunk_of_stage(self) -> tuple[int, ...]:
-        """Which chunk of its device each stage is."""
-        (path,) = self.placement.paths
-        return tuple(
-            self.placement.stages_of(device).index(stage) for stage, device in enumerate(path)
-        )
 
     def to_pipeline(self, blocks: PyTree) -> PyTree:
         """Blocks in pipeline layout, from layer order."""
@@ -98,23 +90,28 @@ def split_layers(
 ) -> tuple[int, ...]:
     """Layers per stage: as given, or as equal as can be, with the longer stages first.
 
+    A stage may be given no layer at all: the first one then only embeds, the last one is only the
+    head, and any other passes on what it receives.
+
     Raises:
-        ValueError: If a stage would be empty, or the given numbers do not fit.
+        ValueError: If there are fewer layers than stages and nobody said which stages stay empty,
+            or the given numbers do not fit.
     """
-    if num_stages > num_layers:
-        raise ValueError(
-            f"every stage needs at least one layer: found {num_layers} layers for {num_stages} "
-            f"stages; use a mesh with at most {num_layers} devices along 'pipe', or a deeper model"
-        )
     if layers_per_stage is None:
+        if num_stages > num_layers:
+            raise ValueError(
+                f"every stage needs at least one layer: found {num_layers} layers for {num_stages} "
+                f"stages; use a mesh with at most {num_layers} devices along 'pipe', a deeper "
+                "model, or say in layers_per_stage which stages have none"
+            )
         size, longer = divmod(num_layers, num_stages)
         return (size + 1,) * longer + (size,) * (num_stages - longer)
     counts = tuple(operator.index(count) for count in layers_per_stage)
-    if len(counts) != num_stages or sum(counts) != num_layers or min(counts) < 1:
-        even = split_layers(num_layers, num_stages)
+    if len(counts) != num_stages or sum(counts) != num_layers or min(counts) < 0:
+        size, longer = divmod(num_layers, num_stages)
+        even = [size + (stage < longer) for stage in range(num_stages)]
         raise ValueError(
-            f"layers_per_stage must hold {num_stages} positive numbers that add up to "
-            f"{num_layers}; found {list(counts)}, which add up to {sum(counts)}; "
-            f"{list(even)} would do"
+            f"layers_per_stage must hold {num_stages} numbers, none negative, that add up to "
+            f"{num_layers}; found {list(counts)}, which add up to {sum(counts)}; {even} would do"
         )
     return counts

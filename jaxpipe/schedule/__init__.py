@@ -11,6 +11,7 @@ from jaxpipe.schedule.action import Kind as Kind
 from jaxpipe.schedule.costs import Costs as Costs
 from jaxpipe.schedule.dependencies import dependencies as dependencies
 from jaxpipe.schedule.fill_weights import fill_weights as fill_weights
+from jaxpipe.schedule.freeze import freeze as freeze
 from jaxpipe.schedule.gpipe import gpipe as gpipe
 from jaxpipe.schedule.json_notation import from_json as from_json
 from jaxpipe.schedule.json_notation import to_json as to_json
@@ -37,6 +38,7 @@ from jaxpipe.schedule.simulate import simulate as simulate
 from jaxpipe.schedule.slicing import slice_microbatches as slice_microbatches
 from jaxpipe.schedule.split_backward import merge_backward as merge_backward
 from jaxpipe.schedule.split_backward import split_backward as split_backward
+from jaxpipe.schedule.split_backward import undivide_backward as undivide_backward
 from jaxpipe.schedule.text import draw_text as draw_text
 from jaxpipe.schedule.torch_csv import from_torch_csv as from_torch_csv
 from jaxpipe.schedule.torch_csv import to_torch_csv as to_torch_csv

@@ -1,6 +1,7 @@
 """What the actions of a schedule cost, in any one unit of time."""
 
 import dataclasses
+import functools
 
 from jaxpipe.schedule.action import HEADS, Action, Cell, Kind
 
@@ -32,6 +33,8 @@ class Costs:
             every stage costs `1 / v` of it.
         slice_shares: For every slice, its cost as a multiple of the microbatch's; empty when every
             slice costs `1 / k` of it.
+        by_stage: For some kinds, the cost of one microbatch's action in every stage, as measured;
+            these take the place of all shares of devices and stages.
     """
 
     forward: float = 1.0
@@ -44,10 +47,13 @@ class Costs:
     overlap: float = 0.0
     stage_shares: tuple[float, ...] = ()
     slice_shares: tuple[float, ...] = ()
+    by_stage: tuple[tuple[Kind, tuple[float, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if field.name == "by_stage":
+                value = tuple(number for _, numbers in value for number in numbers)
             for number in value if isinstance(value, tuple) else (value,):
                 if not (number == 0 or _SHORTEST <= number <= _LONGEST):
                     raise ValueError(
@@ -62,6 +68,10 @@ class Costs:
                 f"overlap is a share between 0 and 1, but is {self.overlap}; use overlap=1 when "
                 "the shorter of two actions hides behind the longer entirely"
             )
+
+    @functools.cached_property
+    def _measured(self) -> dict[Kind, tuple[float, ...]]:
+        return dict(self.by_stage)
 
     @property
     def per_microbatch(self) -> float:
@@ -90,11 +100,14 @@ class Costs:
 
     def of(self, action: Action, *, num_chunks: int = 1, num_slices: int = 1) -> float:
         """The cost of one action when a share has `num_chunks` chunks and `num_slices` slices."""
+        slice_share = self.slice_shares[action.slice] if self.slice_shares else 1 / num_slices
+        measured = self._measured.get(action.kind)
+        if measured is not None:
+            return measured[action.stage] * slice_share
         if action.kind in HEADS:
             stage_share = 1.0  # a device has one part of the vocabulary, whatever its chunks
         else:
             stage_share = self.stage_shares[action.stage] if self.stage_shares else 1 / num_chunks
-        slice_share = self.slice_shares[action.slice] if self.slice_shares else 1 / num_slices
         return self.of_kind(action.kind) * stage_share * slice_share
 
     def of_cell(self, cell: Cell, *, num_chunks: int = 1, num_slices: int = 1) -> float:

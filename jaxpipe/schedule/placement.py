@@ -14,6 +14,7 @@ first half of the microbatches takes the first path and the second half the othe
 """
 
 import dataclasses
+import functools
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,41 @@ class Placement:
         return self.paths[self.path_of(microbatch)][stage]
 
     def stages_of(self, device: int, path: int = 0) -> tuple[int, ...]:
-        """The stages of `path` on `device`, in model order: a stage's index here is its chunk."""
+        """The stages of `path` on `device`, in model order."""
         return tuple(stage for stage, owner in enumerate(self.paths[path]) if owner == device)
+
+    @functools.cached_property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """For each path, which chunk of its device every stage is.
+
+        A device counts the chunks of all paths through, so that the stages of the second path come
+        after those of the first.
+
+        Example:
+            >>> v_placement(2).chunks
+            ((0, 0, 1, 1),)
+            >>> bidirectional_placement(2, 4).chunks
+            ((0, 0), (1, 1))
+        """
+        room = self.num_chunks // len(self.paths)
+        numbered = []
+        for number, path in enumerate(self.paths):
+            seen = [number * room] * (max(path) + 1)
+            chunks = []
+            for device in path:
+                chunks.append(seen[device])
+                seen[device] += 1
+            numbered.append(tuple(chunks))
+        return tuple(numbered)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that a device has room for, over all paths."""
+        return len(self.paths) * max(path.count(device) for path in self.paths for device in path)
+
+    def chunk(self, stage: int, microbatch: int = 0) -> int:
+        """Which chunk of its device `stage` is for `microbatch`."""
+        return self.chunks[self.path_of(microbatch)][stage]
 
 
 def loop_placement(num_devices: int, num_chunks: int = 1) -> Placement:

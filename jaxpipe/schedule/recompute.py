@@ -13,28 +13,28 @@ from jaxpipe.schedule.action import Cell, Kind
 from jaxpipe.schedule.schedule import Schedule
 
 
-def insert_recompute(schedule: Schedule, stages: Iterable[int] | None = None) -> Schedule:
-    """Puts an R right before every backward of the given stages.
+def insert_recompute(
+    schedule: Schedule,
+    stages: Iterable[int] | None = None,
+    microbatches: Iterable[int] | None = None,
+) -> Schedule:
+    """Puts an R right before the backward of the given stages and microbatches.
 
     Args:
         schedule: A schedule without R in these stages.
         stages: The stages that recompute; by default all.
+        microbatches: The microbatches that are recomputed; by default all.
 
     Raises:
-        ValueError: If there is no such stage, or it recomputes already.
+        ValueError: If there is no such stage or microbatch, or the stage recomputes already.
 
     Example:
         >>> from jaxpipe.schedule.gpipe import gpipe
         >>> [str(action) for action in insert_recompute(gpipe(1, 2)).actions(0)]
         ['0F0', '0F1', '0R0', '0BW0', '0R1', '0BW1']
     """
-    wanted = set(range(schedule.num_stages) if stages is None else stages)
-    for stage in sorted(wanted):
-        if not 0 <= stage < schedule.num_stages:
-            raise ValueError(
-                f"there is no stage {stage} to recompute in schedule {schedule.name!r}; use stages "
-                f"from 0 to {schedule.num_stages - 1}"
-            )
+    wanted = _members("stage", stages, schedule.num_stages, schedule.name)
+    again = _members("microbatch", microbatches, schedule.num_microbatches, schedule.name)
     rows = []
     for row in schedule.rows:
         cells: list[Cell] = []
@@ -47,8 +47,20 @@ def insert_recompute(schedule: Schedule, stages: Iterable[int] | None = None) ->
                         f"stage {action.stage} of schedule {schedule.name!r} recomputes already "
                         f"({action}); leave it out of stages"
                     )
-                if action.kind in (Kind.B, Kind.BW):
+                if action.kind in (Kind.B, Kind.BW) and action.microbatch in again:
                     cells.append((action._replace(kind=Kind.R),))
             cells.append(cell)
         rows.append(tuple(cells))
     return dataclasses.replace(schedule, rows=tuple(rows))
+
+
+def _members(what: str, wanted: Iterable[int] | None, count: int, name: str) -> set[int]:
+    """The wanted numbers below `count`; by default all."""
+    members = set(range(count) if wanted is None else wanted)
+    for member in sorted(members):
+        if not 0 <= member < count:
+            raise ValueError(
+                f"there is no {what} {member} to recompute in schedule {name!r}; use numbers from "
+                f"0 to {count - 1}"
+            )
+    return members

@@ -2,8 +2,10 @@
 
     BW3        ->  B3 W3       split_backward
     B3 W3 F5   ->  BW3 F5      merge_backward
+    B3 F5 W3   ->  BW3 F5      undivide_backward
 
-A W that stands behind other actions than its own B was put there on purpose and is left alone.
+For merging, a W that stands behind other actions than its own B was put there on purpose and is
+left alone; to undivide takes every W back, to see what splitting is worth.
 """
 
 import dataclasses
@@ -55,6 +57,31 @@ def merge_backward(schedule: Schedule) -> Schedule:
             cells.append(cell)
         rows.append(tuple(cells))
     return dataclasses.replace(schedule, rows=tuple(rows))
+
+
+def undivide_backward(schedule: Schedule) -> Schedule:
+    """Replaces every B that has a W by a BW, and drops all W.
+
+    Example:
+        >>> from jaxpipe.schedule.zero_bubble import zb_h1
+        >>> [str(action) for action in undivide_backward(zb_h1(2, 2)).actions(1)]
+        ['1F0', '1BW0', '1F1', '1BW1']
+    """
+    rows = []
+    for row in schedule.rows:
+        cells = (
+            tuple(_whole(schedule, each) for each in cell if each.kind is not Kind.W)
+            for cell in row
+        )
+        rows.append(tuple(cell for cell in cells if cell))
+    return dataclasses.replace(schedule, rows=tuple(rows))
+
+
+def _whole(schedule: Schedule, action: Action) -> Action:
+    """BW for a B that has a W."""
+    role = ("W", action.stage, action.microbatch, action.slice)
+    is_divided = action.kind is Kind.B and role in schedule.by_role
+    return action._replace(kind=Kind.BW) if is_divided else action
 
 
 def _input_part(action: Action) -> Action:

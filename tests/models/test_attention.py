@@ -141,15 +141,20 @@ CONFIG = GPTConfig(
 )
 
 
+def run(layer: SelfAttention, x: jax.Array, keys: jax.Array | None = None) -> jax.Array:
+    """The layer on whole sequences."""
+    positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+    return layer(x, positions=positions, keys=keys, state=layer.initial_state(x))[0]
+
+
 @pytest.mark.parametrize("attention", ["einsum", "fused"])
 def test_probabilities_are_dropped_only_with_keys(attention):
     layer = SelfAttention(
         dataclasses.replace(CONFIG, attention=attention), dropout_site=0, rngs=nnx.Rngs(0)
     )
     x = jax.random.normal(jax.random.key(1), (2, 7, 8))
-    positions = jnp.arange(7, dtype=jnp.int32)[None]
     keys = jax.random.split(jax.random.key(2), 2)
-    call = jax.jit(lambda x, keys: layer(x, positions=positions, keys=keys))
+    call = jax.jit(lambda x, keys: run(layer, x, keys))
     dropped = call(x, keys)
     assert not np.allclose(call(x, None), dropped)
     alone = call(x[1:], keys[1:])
@@ -159,5 +164,4 @@ def test_probabilities_are_dropped_only_with_keys(attention):
 def test_a_head_may_be_wider_than_its_share():
     layer = SelfAttention(dataclasses.replace(CONFIG, head_dim=6), dropout_site=0, rngs=nnx.Rngs(0))
     assert layer.key.kernel.shape == (8, 12)
-    positions = jnp.arange(7, dtype=jnp.int32)[None]
-    assert layer(jnp.ones((2, 7, 8)), positions=positions).shape == (2, 7, 8)
+    assert run(layer, jnp.ones((2, 7, 8))).shape == (2, 7, 8)

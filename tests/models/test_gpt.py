@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import models
+from models.attention import SelfAttention
 from models.config import GPTConfig
 from models.dropout import part_keys
 from models.gpt import GPT, Block
@@ -85,7 +86,7 @@ def example_keys(count: int = 2) -> jax.Array:
 def test_everything_has_the_shape_and_dtype_asked_for(config, dtype, drops):
     with jax.enable_x64(True):
         config = dataclasses.replace(with_dropout(config), dtype=dtype, param_dtype=dtype)
-        options = {"segment_ids": jnp.zeros((2, 9), jnp.int32)}
+        options: dict[str, Any] = {"segment_ids": jnp.zeros((2, 9), jnp.int32)}
         if drops:
             options["keys"] = example_keys()
 
@@ -261,6 +262,7 @@ def test_blocks_are_stacked_and_differ(config):
     leaves = jax.tree.leaves(nnx.state(model.blocks, nnx.Param))
     assert len(leaves) == len(jax.tree.leaves(nnx.state(model.blocks)))
     assert all(leaf.shape[0] == config.num_layers for leaf in leaves)
+    assert isinstance(model.blocks.attention, SelfAttention)
     kernels = np.asarray(model.blocks.attention.query.kernel[...])
     assert not np.array_equal(kernels[0], kernels[1])
 
@@ -281,6 +283,7 @@ def test_initial_scales_are_those_of_gpt2():
     config = dataclasses.replace(GPT2_LIKE, width=64, vocab_size=200, num_layers=8)
     model = GPT(config, rngs=nnx.Rngs(0))
     assert model.embed.position_table is not None
+    assert isinstance(model.blocks.attention, SelfAttention)
     for table, scale in (
         (model.embed.table, 0.02),
         (model.embed.position_table, 0.02),

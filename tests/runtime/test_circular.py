@@ -11,6 +11,7 @@ from jaxpipe.runtime import FunctionalPipeline, Params, circular, make_mesh
 from jaxpipe.runtime.layout import Layout, split_layers
 from jaxpipe.runtime.spec import PipelineSpec
 from jaxpipe.schedule import loop_placement
+from tests.runtime import toy
 from tests.runtime.closeness import FLOAT64, assert_close
 from tests.runtime.quick import quick_jit
 from tests.runtime.reference import key_of, reference, reference_outputs, reference_sums
@@ -30,7 +31,7 @@ def make_spec(
     ).spec
     placement = loop_placement(mesh[0], num_chunks)
     layers = split_layers(NUM_LAYERS, placement.num_stages)
-    return dataclasses.replace(spec, layout=Layout(placement, layers))
+    return dataclasses.replace(spec, layout=Layout(placement, layers, spec.num_devices))
 
 
 def place(spec: PipelineSpec) -> Params:
@@ -125,9 +126,7 @@ def test_a_branch_that_devices_take_apart_keeps_the_gradients_of_shared_weights(
         # The same table in the head alone: its gradient must be another.
         model = toy_model(
             NUM_LAYERS,
-            embed=lambda outer, batch, keys: spec.model.embed(
-                jax.lax.stop_gradient(outer), batch, keys
-            ),
+            embed=lambda outer, batch, keys: toy.embed(jax.lax.stop_gradient(outer), batch, keys),
         )
         other = dataclasses.replace(spec, model=model)
         return circular.loss(other)(params, batch, None).loss

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.dataflow import evaluate, output_dependencies
+from jaxpipe.runtime.dataflow import CALLS, evaluate, inline, output_dependencies
 
 
 def in_scan(a, b, c):
@@ -36,6 +36,11 @@ def in_custom(a, b, c):
     return jax.nn.relu(a), jax.nn.silu(b), jax.nn.logsumexp(c)
 
 
+def in_reduction(a, b, c):
+    """Its body is for pairs of elements, and no call."""
+    return jax.lax.reduce(c * a, b, lambda first, second: first + second + first * second, (0,))
+
+
 A, B, C = jnp.float32(2.0), jnp.float32(3.0), jnp.arange(4.0, dtype="float32")
 
 # What the outputs of each function depend on, by position of its inputs.
@@ -55,6 +60,9 @@ CASES: dict[str, tuple[Callable, list[set[int]]]] = {
     "reverse scan": (in_reverse_scan, [{0}, {0}, {1, 2}]),
     # Branches are not looked into: each output depends on every input.
     "cond": (in_cond, [{0, 1, 2}, {0, 1, 2}]),
+    # Values wait for each other, and none depends on another.
+    "barrier": (lambda a, b, c: jax.lax.optimization_barrier((c, a * b)), [{2}, {0, 1}]),
+    "reduction": (in_reduction, [{0, 1, 2}]),
     "custom rules": (in_custom, [{0}, {1}, {2}]),
     "while": (
         lambda a, b, c: jax.lax.while_loop(
@@ -94,6 +102,16 @@ def test_all_outputs_in_any_order(name):
     found = jax.jit(lambda *inputs: evaluate(closed, inputs, positions))(A, B, C)
     for ours, position in zip(found, positions, strict=True):
         np.testing.assert_array_equal(ours, results[position])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inlined_programs_compute_the_same(name):
+    function, _ = CASES[name]
+    flat = inline(jax.make_jaxpr(function)(A, B, C))
+    assert not {equation.primitive.name for equation in flat.jaxpr.eqns} & CALLS
+    found = evaluate(flat, (A, B, C), range(len(flat.jaxpr.outvars)))
+    for ours, theirs in zip(found, jax.tree.leaves(function(A, B, C)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def count(jaxpr: Any, primitive: str) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.runtime.layer_program import LayerProgram, Source, trace_layer
+from tests.runtime.blocks_to_split import count_runs, read_only
 from tests.runtime.closeness import FLOAT32, assert_close
 from tests.runtime.toy import toy_model
 
@@ -91,19 +92,18 @@ def test_forward_and_backward_are_those_of_the_block(name, policy):
 
     @jax.jit
     def ours(params, x, gradient):
-        y, stash = program.forward(params, x, side)
-        return (
-            y,
-            program.output(params, x, side),
-            *program.backward(params, stash, side, [gradient]),
-        )
+        y, _, stash = program.forward(params, x, side)
+        of_x, kept = program.backward_input(params, stash, side, [gradient])
+        of_params = program.backward_weight(params, stash, side, kept)
+        alone = program.input_gradient(params, stash, side, [gradient])
+        return y, program.output(params, x, side)[0], of_params, of_x, alone
 
     gradient = random(BATCH, WIDTH)
-    y, output, params_gradient, x_gradient = ours(params, x, gradient)
+    y, output, params_gradient, x_gradient, alone = ours(params, x, gradient)
     expected, vjp = jax.vjp(lambda params, x: block(params, x, *side), params, x)
     expected_params, expected_x = vjp(gradient)
     assert_close((y, output), (expected, expected), FLOAT32)
-    assert_close(x_gradient, [expected_x], FLOAT32)
+    assert_close((x_gradient, alone), ([expected_x], [expected_x]), FLOAT32)
     tolerance = 1e-2 if name == "cast weights" else FLOAT32  # those gradients are float16
     assert_close(params_gradient, jax.tree.leaves(expected_params), tolerance)
 
@@ -158,7 +158,29 @@ def test_gradients_are_made_only_for_parameters_they_reach():
     x, side = random(BATCH, WIDTH), ({}, None)
     program = trace_layer(toy_model(1, block=block), params, x, side, SELECTIVE)
     assert program.reached == (False, False, True)
-    _, stash = program.forward(params, x, side)
-    found, _ = program.backward(params, stash, side, [jnp.ones_like(x)])
+    _, _, stash = program.forward(params, x, side)
+    _, kept = program.backward_input(params, stash, side, [jnp.ones_like(x)])
+    found = program.backward_weight(params, stash, side, kept)
     assert len(found) == 1
     np.testing.assert_allclose(found[0], x.sum(axis=0), rtol=1e-6)
+
+
+@POLICIES
+def test_b_and_w_of_a_block_with_a_loop_run_the_matmuls_of_its_backward(policy):
+    """A loop over sublayers: two matmuls each go to W, and what W reads waits for it alone."""
+    program, _, params, x, side = trace("scan", policy)
+    _, _, stash = program.forward(params, x, side)
+    _, kept = program.backward_input(params, stash, side, [x])
+    of_input = jax.make_jaxpr(
+        lambda params, stash: program.backward_input(params, stash, side, [x])
+    )
+    # Without what only B reads.
+    for_weights = read_only(stash, program.weight_stash)
+    of_weights = jax.make_jaxpr(
+        lambda params, stash, kept: program.backward_weight(params, stash, side, kept)
+    )
+    in_weights = count_runs(of_weights(params, for_weights, kept))
+    assert in_weights == 2 * DEPTH
+    in_input = count_runs(of_input(params, stash))
+    assert in_input + in_weights == count_runs(program._backward)
+    assert program.backward_split.whole == ()

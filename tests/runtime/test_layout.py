@@ -16,7 +16,7 @@ from jaxpipe.schedule import loop_placement, v_placement
 def make_layout(num_devices: int, num_chunks: int, is_v: bool, seed: int) -> Layout:
     placement = (v_placement if is_v else loop_placement)(num_devices, num_chunks)
     layers = np.random.default_rng(seed).integers(1, 4, placement.num_stages)
-    return Layout(placement, tuple(map(int, layers)))
+    return Layout(placement, tuple(map(int, layers)), num_devices)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -43,13 +43,13 @@ def test_each_layer_lies_where_the_placement_says(num_devices, num_chunks, is_v,
     (path,) = layout.placement.paths
     for stage, device in enumerate(path):
         first, count = layout.first_layers[stage], layout.layers_per_stage[stage]
-        here = layout.layer_at[device, layout.chunk_of_stage[stage]]
+        here = layout.layer_at[device, layout.placement.chunk(stage)]
         assert list(here[:count]) == list(range(first, first + count))
         assert (here[count:] == -1).all()
 
 
 def test_nan_in_layer_0_does_not_leak_into_the_room_left_over():
-    layout = Layout(loop_placement(2), (2, 1))
+    layout = Layout(loop_placement(2), (2, 1), 2)
     placed = layout.to_pipeline(jnp.array([jnp.nan, 1.0, 2.0]))
     assert float(placed[1, 0, 1]) == 0
 
@@ -70,6 +70,7 @@ def test_layers_are_shared_out_evenly(num_layers, num_stages, counts):
 
 def test_as_the_user_says():
     assert split_layers(6, 3, [1, 4, 1]) == (1, 4, 1)
+    assert split_layers(2, 4, [0, 1, 1, 0]) == (0, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +78,12 @@ def test_as_the_user_says():
     [
         ([3, 3, 1], "found [3, 3, 1], which add up to 7"),
         ([3, 3], "found [3, 3], which add up to 6"),
-        ([6, 0, 0], "found [6, 0, 0], which add up to 6"),
+        ([7, 0, -1], "found [7, 0, -1], which add up to 6"),
     ],
 )
 def test_numbers_that_do_not_fit(layers_per_stage, found):
     message = (
-        "layers_per_stage must hold 3 positive numbers that add up to 6; "
+        "layers_per_stage must hold 3 numbers, none negative, that add up to 6; "
         f"{found}; [2, 2, 2] would do"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -92,7 +93,8 @@ def test_numbers_that_do_not_fit(layers_per_stage, found):
 def test_more_stages_than_layers():
     message = (
         "every stage needs at least one layer: found 3 layers for 4 stages; use a mesh with at "
-        "most 3 devices along 'pipe', or a deeper model"
+        "most 3 devices along 'pipe', a deeper model, or say in layers_per_stage which stages have "
+        "none"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         split_layers(3, 4)

@@ -171,7 +171,8 @@ def bad_model(**parts: Callable) -> Any:
             {"num_stages": 6},
             ValueError,
             "every stage needs at least one layer: found 5 layers for 6 stages; use a mesh with at "
-            "most 5 devices along 'pipe', or a deeper model",
+            "most 5 devices along 'pipe', a deeper model, or say in layers_per_stage which stages "
+            "have none",
         ),
         ({"num_microbatches": 0}, ValueError, "num_microbatches must be at least 1, but is 0"),
         (
@@ -188,7 +189,7 @@ def bad_model(**parts: Callable) -> Any:
         (
             {"layers_per_stage": [5, 1]},
             ValueError,
-            "layers_per_stage must hold 2 positive numbers that add up to 5; found [5, 1]",
+            "layers_per_stage must hold 2 numbers, none negative, that add up to 5; found [5, 1]",
         ),
     ],
     ids=["stages", "microbatches", "schedule", "sizes", "layers"],

@@ -28,7 +28,7 @@ costs = st.builds(
 
 
 @st.composite
-def legal_schedules(draw: st.DrawFn) -> Schedule:
+def legal_schedules(draw: st.DrawFn, max_slices: int = 2) -> Schedule:
     """A schedule in any legal order on any placement, such as no generator would give.
 
     An action is picked at random, again and again, among those whose dependencies are issued.
@@ -36,7 +36,7 @@ def legal_schedules(draw: st.DrawFn) -> Schedule:
     num_devices = draw(st.integers(1, 4))
     num_stages = draw(st.integers(1, 6))
     num_microbatches = draw(st.integers(1, 4))
-    num_slices = draw(st.integers(1, 2))
+    num_slices = draw(st.integers(1, max_slices))
     path = draw(st.tuples(*[st.integers(0, num_devices - 1)] * num_stages))
     placement = Placement(name="custom", paths=(path,))
     full_from = draw(st.integers(0, num_stages))

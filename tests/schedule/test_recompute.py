@@ -33,6 +33,13 @@ def test_only_the_given_stages_recompute():
     assert recomputing == {0, 2}
 
 
+def test_only_the_given_microbatches_are_recomputed():
+    schedule = insert_recompute(make_schedule("v_half", 2, 4), microbatches=range(3))
+    validate(schedule)
+    recomputed = {action.microbatch for action in schedule.positions if action.kind == "R"}
+    assert recomputed == {0, 1, 2}
+
+
 def test_it_costs_what_it_should():
     costs = Costs(recompute=0.5)
     plain = simulate(make_schedule("gpipe", 4, 8), costs)
@@ -42,9 +49,16 @@ def test_it_costs_what_it_should():
     assert recomputed.makespan == plain.makespan + 8 * 0.5
 
 
-def test_an_unknown_stage_is_refused():
-    with pytest.raises(ValueError, match="no stage 4 to recompute in schedule 'gpipe'; use stage"):
-        insert_recompute(make_schedule("gpipe", 4, 8), stages=[4])
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"stages": [4]}, "no stage 4 to recompute in schedule 'gpipe'; use numbers from 0 to 3"),
+        ({"microbatches": [1, 9]}, "no microbatch 9 to recompute .* use numbers from 0 to 7"),
+    ],
+)
+def test_what_is_not_there_is_refused(chosen, message):
+    with pytest.raises(ValueError, match=message):
+        insert_recompute(make_schedule("gpipe", 4, 8), **chosen)
 
 
 def test_recomputing_twice_is_refused():

@@ -8,6 +8,7 @@ from jaxpipe.schedule import (
     make_schedule,
     merge_backward,
     split_backward,
+    undivide_backward,
     validate,
 )
 from jaxpipe.schedule.notation import cell_text
@@ -50,3 +51,19 @@ def test_merging_undoes_splitting():
 def test_any_legal_schedule_stays_legal(schedule):
     validate(merge_backward(schedule))
     validate(split_backward(schedule))
+
+
+@settings(deadline=None)
+@given(legal_schedules())
+def test_undivided_backwards_are_legal_and_as_many(schedule):
+    whole = undivide_backward(schedule)
+    validate(whole)
+    assert not any(action.kind == "W" for action in whole.positions)
+    assert whole.by_role.keys() == schedule.by_role.keys()
+
+
+@pytest.mark.parametrize("name", ["zb_h1", "zbv", "dualpipe"])
+def test_undivided_zero_bubble_schedules(name):
+    whole = undivide_backward(make_schedule(name, 4, 8))
+    validate(whole)
+    assert {str(action.kind) for action in whole.positions} == {"F", "BW"}

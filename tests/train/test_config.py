@@ -79,9 +79,19 @@ def test_the_schedules_of_a_config_are_those_of_the_library():
             id="true-is-not-one",
         ),
         pytest.param(
-            {"pipeline": {"schedule": "1f2b", "num_microbatches": 0}},
-            ["- pipeline.schedule='1f2b' must be 'gpipe'"],
+            {"pipeline": {"schedule": "1f2b"}},
+            ["- pipeline: schedule='1f2b' is unknown; the nearest is '1f1b'. All: gpipe, 1f1b"],
             id="unknown-schedule",
+        ),
+        pytest.param(
+            {"pipeline": {"schedule": "zbv", "num_chunks": 3}},
+            ["num_chunks=3 is no option of schedule 'zbv'; leave it out"],
+            id="an-option-of-another-schedule",
+        ),
+        pytest.param(
+            {"pipeline": {"remat_stages": [0]}},
+            ["remat_stages=[0] says which stages recompute, but remat='selective' recomputes none"],
+            id="stages-that-do-not-recompute",
         ),
         pytest.param({"model": None}, ["- model is missing"], id="missing-model"),
         pytest.param({"model": 3}, ["- model=3 must be"], id="a-number-for-a-group"),

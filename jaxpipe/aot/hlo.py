@@ -7,12 +7,13 @@
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?[)\]}]) ([a-z][\w\-]*)\(")
-_SHAPE = re.compile(r"\b[a-z]+\d*\[([\d,]*)\]")
+_SHAPE = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:body|condition|calls|to_apply)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:branch_computations|called_computations|calls)=\{([^}]*)\}")
 
@@ -25,6 +26,7 @@ class Instruction:
         name: What it is called.
         opcode: What it does, such as `copy`.
         shapes: The shapes of its results.
+        result_bytes: Their bytes.
         called: The computations it calls.
         is_root: Whether it is the result of its computation.
         line: As it stands in the text.
@@ -33,6 +35,7 @@ class Instruction:
     name: str
     opcode: str
     shapes: tuple[tuple[int, ...], ...]
+    result_bytes: tuple[int, ...]
     called: tuple[str, ...]
     is_root: bool
     line: str
@@ -55,8 +58,9 @@ def parse(text: str) -> Computations:
                 Instruction(
                     name=name,
                     opcode=opcode,
-                    shapes=tuple(
-                        tuple(int(size) for size in match[1].split(",") if size)
+                    shapes=tuple(_sizes(match[3]) for match in _SHAPE.finditer(types)),
+                    result_bytes=tuple(
+                        math.prod(_sizes(match[3])) * max(1, int(match[2] or 8) // 8)
                         for match in _SHAPE.finditer(types)
                     ),
                     called=tuple(
@@ -67,6 +71,10 @@ def parse(text: str) -> Computations:
                 )
             )
     return computations
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(",") if size)
 
 
 def inside_loops(computations: Computations) -> Iterator[Instruction]:

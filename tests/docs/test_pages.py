@@ -1,20 +1,28 @@
-"""docs/schedules.md shows what the command prints, for every schedule."""
+"""The pages show what the command prints, docs/schedules.md for every schedule."""
 
 import pathlib
 import re
+import shlex
 
 import pytest
 
 from jaxpipe import cli
 from jaxpipe.schedule import schedule_names
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "schedules.md"
-BLOCKS = re.findall(r"^```text\n\$ jaxpipe (.*)\n((?:.*\n)*?)```$", PAGE.read_text("utf-8"), re.M)
+FOLDER = pathlib.Path(__file__).parents[2] / "docs"
+PAGE = FOLDER / "schedules.md"
+BLOCKS = [
+    block
+    for page in (PAGE, FOLDER / "slices.md", FOLDER / "sequential.md")
+    for block in re.findall(
+        r"^```text\n\$ jaxpipe (.*)\n((?:.*\n)*?)```$", page.read_text("utf-8"), re.M
+    )
+]
 
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_every_picture_is_what_the_command_prints(capsys, command, shown):
-    assert cli.main(command.split()) == 0
+    assert cli.main(shlex.split(command)) == 0
     assert capsys.readouterr().out == shown
 
 
