@@ -59,21 +59,16 @@ def test_by_weights_of_ones_own():
         balance.by_weights([1, 2], 3)
 
 
-def test_by_time_knows_skips_and_sees_what_is_slow():
-    """The layer in the middle does nearly all of the work, so no other shares its stage."""
-
-    def slow(x: jax.Array) -> jax.Array:
-        for _ in range(40):
-            x = jnp.tanh(x @ jnp.ones((256, 256)))
-        return x
-
-    model = Sequential([jnp.sin, stash("a"), slow, pop("a", jnp.add), jnp.cos])
-    batch = {"inputs": jax.ShapeDtypeStruct((256, 256), "float32")}
+def test_by_time_knows_skips(monkeypatch):
+    """Every layer runs alone; one that takes nearly all of the time shares its stage with none."""
+    model = Sequential([jnp.sin, stash("a"), jnp.tanh, pop("a", jnp.add), jnp.cos])
+    batch = {"inputs": jax.ShapeDtypeStruct((4, 8), "float32")}
     found = balance.measure_layers(model, batch, repeats=3)
     assert len(found) == 5
-    assert max(found) == found[2]
-    counts = balance.by_time(model, batch, 3, repeats=3)
-    assert sum(counts) == 5
+    assert min(found) > 0
+    assert sum(balance.by_time(model, batch, 3, repeats=3)) == 5
+    monkeypatch.setattr(balance, "measure_layers", lambda *_, **__: [1.0, 1.0, 40.0, 1.0, 1.0])
+    assert balance.by_time(model, batch, 3) == (2, 1, 2)
 
 
 def test_by_memory_counts_parameters_and_what_the_backward_needs():
